@@ -42,7 +42,7 @@ class Body(Struct, frozen=True):
 
 
 class AnswerTimeoutError(TimeoutError):
-    """Timeout of an answer, or of the next piece of its body."""
+    """Timeout because the server receives the request or sends the answer too slowly."""
 
 
 class BodyError(Exception):
@@ -54,7 +54,7 @@ class BodyError(Exception):
 
 
 class _SendError(Exception):
-    """Failure of the connection while a body is sent. It is not an OSError, since an OSError would count as a disk error."""
+    """Failure of the connection while a body is being sent. An OSError would count as a failure to read the body."""
 
     def __init__(self, error: OSError) -> None:
         self.error = error
@@ -109,14 +109,14 @@ class DeadlineConnection(HTTPConnection):
         return response
 
     def response_class(self, sock: socket.socket, *args: Any, **options: Any) -> http.client.HTTPResponse:  # type: ignore[override]
-        """Return the next response of the server or its proxy. Reading it has a deadline and can be cancelled."""
+        """Return the next response, from the server or a proxy. Reading the response has a deadline and can be cancelled."""
         self.line = AnswerReader(sock, self.cancelled, self.timeouts.uploaded if self.uploaded else self.timeouts.answer)
         self.uploaded = False
         return http.client.HTTPResponse(self.line, *args, **options)  # type: ignore[arg-type]
 
 
 class AnswerReader(io.RawIOBase):
-    """Receiving side of a socket. Reading fails when it is cancelled, or at the deadline even if bytes still arrive."""
+    """Receiving side of a socket. Reading fails when the client is cancelled, and at the deadline even if bytes still arrive."""
 
     def __init__(self, sock: socket.socket, cancelled: threading.Event, seconds: float) -> None:
         self.deadline = time.monotonic() + seconds

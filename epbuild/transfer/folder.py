@@ -1,4 +1,4 @@
-"""Objects as files in a folder, which several machines may share."""
+"""Store of objects as files in a folder, which several machines may share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHECK = "Check that the directory exists (for a share: that it is mounted), and
 class FolderStore:
     """Store of the objects below `root`. Each object is a file, so a web server can serve the folder directly.
 
-    If `writes` is set, a missing folder counts as empty, and the first `put` creates it.
+    If `writes` is set, a missing folder counts as empty, and the first `put` creates the folder.
     """
 
     def __init__(self, root: Path, *, writes: bool = False) -> None:
@@ -75,7 +75,7 @@ class FolderStore:
         pass
 
     def _delete_abandoned_drafts(self) -> None:
-        """Delete drafts that were not modified for a day, as their writers were killed. Later calls do nothing."""
+        """Delete drafts that have not been modified for a day: their writers were killed. Only the first call does anything."""
         if self._is_swept:
             return
         self._is_swept = True
@@ -109,7 +109,7 @@ def _write_all(descriptor: int, piece: bytes | memoryview) -> None:
 
 @contextmanager
 def _translate_errors() -> Iterator[None]:
-    """Translate an OSError of the block into TransferError."""
+    """Raise TransferError instead of an OSError in the `with` block."""
     try:
         yield
     except OSError as error:

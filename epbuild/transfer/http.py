@@ -29,7 +29,7 @@ from epbuild.transfer.objects import FailureKind, Timeouts, TransferError
 _MAX_REDIRECTS = 10
 _MAX_BYTES = 1024 * 1024
 _SIZE = re.compile(r"[0-9]{1,18}")
-"""Pattern of a size with at most 18 digits, which every file system supports."""
+"""Pattern of a size of at most 18 digits, so that the size fits into a signed 64-bit integer."""
 
 _TRANSIENT = frozenset({408, 425, 429})
 _NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT})
@@ -41,7 +41,7 @@ Connect = Callable[[str, str, int], urllib3.HTTPConnectionPool]
 
 
 class Answer(Struct, frozen=True):
-    """Answer of a server. `url` is the address that answered, after redirects."""
+    """Complete answer of a server. `url` is the address that answered, after redirects."""
 
     status: int
     reason: str
@@ -56,7 +56,7 @@ def is_transient(status: int) -> bool:
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds in the `Retry-After` header, or 0 if the header is missing or invalid."""
+    """Return the seconds to wait according to the `Retry-After` header, or 0 if the header is missing or invalid."""
     try:
         return urllib3.Retry().parse_retry_after(headers.get("Retry-After", "0"))
     except (HTTPError, ValueError, OverflowError):
@@ -68,8 +68,8 @@ class HttpClient:
 
     Redirects to plain HTTP are allowed only to the hosts in `local`, which are names of this machine.
 
-    If `upgrades` is set, a redirect from HTTPS to plain HTTP on the same host is followed over HTTPS instead. `address_hint` is the hint if
-    a host cannot be found.
+    If `upgrades` is set, a redirect from HTTPS to plain HTTP on the same host is followed over HTTPS instead. `address_hint` is the
+    hint for errors that a wrong address may cause.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class HttpClient:
         raise TransferError("the server redirects in a loop", self._address_hint, "denied")
 
     def resolve(self, url: str, location: str) -> str:
-        """Return the address to which `url` redirects. Raises TransferError if `location` is invalid or uses an unsafe connection."""
+        """Return the address of a redirect from `url` to `location`. Raises TransferError if the address is invalid or unsafe."""
         try:
             address = urljoin(url, location)
             scheme, host, _ = get_origin(address)
@@ -149,7 +149,7 @@ class HttpClient:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Translate connection errors of the block into TransferError."""
+        """Raise TransferError instead of a connection error in the `with` block."""
         try:
             yield
         except (HTTPError, OSError, http.client.HTTPException) as error:
@@ -222,7 +222,7 @@ class HttpClient:
                 return self.make_malformed_error(type(error).__name__)
 
     def make_malformed_error(self, what: str) -> TransferError:
-        """Return the error for an answer in which the part `what` violates the protocol."""
+        """Return the error for an answer that violates the protocol. `what` names the invalid part."""
         hint = f"{self._address_hint[:-1]}: another program may answer there."
         return TransferError(f"the server's response is invalid ({what})", hint)
 
@@ -260,7 +260,10 @@ class Response:
             return self._response.read1(size, decode_content=False)
 
     def finish(self) -> Answer:
-        """Read the rest of the body, up to 1 MiB, free the connection, and return the answer. The deadline of the header applies."""
+        """Read the rest of the body, up to 1 MiB, free the connection, and return the answer.
+
+        The deadline for the header also covers the body.
+        """
         with self._client.translate_errors():
             data = self._response.read(_MAX_BYTES + 1, decode_content=False)
         if len(data) > _MAX_BYTES:  # the rest of the body is not needed

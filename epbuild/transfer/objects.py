@@ -16,13 +16,16 @@ from epbuild.core.errors import Problem
 FailureKind = Literal["transient", "timeout", "denied", "object"]
 """Kind of a failure.
 
-`transient`: a retry may succeed. `timeout`: a retry may succeed, but each attempt takes long. `denied`: permanent.
+`transient`: a retry may succeed. `timeout`: a retry may succeed, but each attempt takes long. `denied`: no retry can succeed.
 `object`: only one object is affected.
 """
 
 
 class TransferError(Exception):
-    """Failed transfer, with the reason as a clause and a hint. `pause` is the number of seconds that the server asks clients to wait."""
+    """Failed transfer, with a hint, and with the reason as a clause.
+
+    `pause` is the number of seconds that the server asks clients to wait.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class MissingObjectError(TransferError):
 
 
 class MissingPackageError(Exception):
-    """Missing optional package that this kind of address needs. The extra named `extra` installs it."""
+    """Lack of an optional package that addresses of this kind need. Users install the package with epbuild's extra `extra`."""
 
     def __init__(self, package: str, extra: str) -> None:
         self.package = package
@@ -73,7 +76,7 @@ class Speed(Struct, frozen=True):
 
 
 class Timeouts(Struct, frozen=True):
-    """Limits for a server, in seconds."""
+    """Time limits for a server, in seconds, and the minimum speed."""
 
     connect: float = 30.0
     answer: float = 30.0
@@ -87,7 +90,7 @@ class Timeouts(Struct, frozen=True):
 
 
 class SpeedMeter:
-    """Meter of a transfer's speed. Only time spent in `waiting` counts, because the other side causes no other delay."""
+    """Meter of a transfer's speed. Only the time in `waiting` blocks counts, because the server causes no other delay."""
 
     def __init__(self, minimum: Speed) -> None:
         self._minimum = minimum
@@ -96,13 +99,13 @@ class SpeedMeter:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Add the time of the block to the waiting time."""
+        """Count the time in the `with` block as time spent waiting for the server."""
         begin = time.monotonic()
         yield
         self._seconds += time.monotonic() - begin
 
     def is_fast_enough(self, count: int) -> bool:
-        """Add transferred bytes, and return whether the transfer reaches the minimum speed."""
+        """Add `count` transferred bytes, and return whether the transfer reaches the minimum speed."""
         self._bytes += count
         if self._seconds < self._minimum.seconds:
             return True
@@ -119,21 +122,21 @@ class Content(Struct, frozen=True):
 
     @classmethod
     def of(cls, data: bytes) -> Content:
-        """Return `data` as a content."""
+        """Return a `Content` that consists of `data`."""
         return cls(len(data), lambda: iter((data,) if data else ()))
 
 
 class Download(io.RawIOBase):
-    """Readable object of a store. Reading raises TransferError, including when the object ends too early."""
+    """Object of a store, opened for reading. Reading raises TransferError, also if the object ends too early."""
 
     start = 0
     """Offset in the object at which reading starts."""
     size: int | None = None
-    """Size of the whole object, or None if the server does not send it."""
+    """Size of the whole object, or None if it is unknown."""
     version: str | None = None
     """ETag or date of this version of the object, or None if reading cannot be resumed later."""
     sha256: str | None = None
-    """SHA-256 of the whole object, or None if the server does not send it."""
+    """SHA-256 of the whole object, or None if it is unknown."""
 
     def readable(self) -> bool:
         return True
@@ -166,7 +169,10 @@ class ObjectStore(Protocol):
 
 
 class TimedDownload(io.RawIOBase):
-    """Download that counts its bytes. Reading raises TransferError if the server is slower than the speed `minimum`."""
+    """Download that limits how slow the server may be.
+
+    Reading calls `count` with the number of bytes, and raises TransferError if the server is slower than the speed `minimum`.
+    """
 
     def __init__(self, download: Download, minimum: Speed, count: Callable[[int], object] = lambda count: None) -> None:
         self._download = download

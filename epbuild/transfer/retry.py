@@ -28,7 +28,7 @@ class RetryPolicy(Struct, frozen=True):
     def call(self, work: Callable[[], T], wait: Callable[[float], None], has_progressed: Callable[[], bool] = lambda: False) -> T:
         """Call `work`, retry it after temporary failures, and return its result.
 
-        If an attempt has progressed, the pauses start over with the shortest.
+        After an attempt that made progress, the pauses start over with the shortest.
 
         Raises the TransferError of the last attempt, and errors of `wait`.
         """
@@ -51,9 +51,10 @@ class CircuitOpenError(Exception):
 
 
 class CircuitBreaker:
-    """Circuit breaker. It opens after a permanent failure, several consecutive failures, or failures that cost several seconds.
+    """Circuit breaker that stops requests to a failing server, so that the server delays a build by only a few seconds.
 
-    So a failing server delays a build by only a few seconds. `on_open` is called once, with the failure that opened the breaker.
+    It opens after a permanent failure, after several consecutive failures, or when failures have cost several seconds in
+    total. `on_open` is called once, with the failure that opened the breaker.
     """
 
     def __init__(self, policy: RetryPolicy, wait: Callable[[float], None], on_open: Callable[[TransferError], None]) -> None:

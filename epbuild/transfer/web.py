@@ -50,7 +50,7 @@ class WebFile(Struct, frozen=True):
         )
 
     def has(self, size: int) -> bool:
-        """Return whether the server has the file. If the server sends the file's size, it must equal `size`."""
+        """Return whether the server has the file. If the server sends the file's size, the size must equal `size`."""
         response = self._request("HEAD")
         if response.status == 200:
             server_size = response.size

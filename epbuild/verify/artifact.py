@@ -30,7 +30,7 @@ class ArtifactFolder:
     folder: Path
     models: tuple[Model, ...]
     place: str = ""
-    """Folder below the path that the user passed: empty, or a POSIX path with a trailing slash."""
+    """Path of the folder, relative to the path that the user passed: empty, or a POSIX path with a trailing slash."""
     manifest: Manifest | None = None
     flaw: str | None = None
     """Reason why the manifest of the folder cannot be used."""
@@ -51,7 +51,7 @@ class ArtifactFolder:
         return self.place or "."
 
     def get_label(self, model: Model) -> str:
-        """Return the name of a model: the name in the manifest, or else the file."""
+        """Return the name of a model: the name in the manifest, or else the path of its file."""
         return self.listed[model.file].name if model.file in self.listed else model.file
 
     @property
@@ -64,7 +64,7 @@ class ArtifactFolder:
 
     @property
     def compiled(self) -> Iterator[tuple[str, Model, ModelHeader]]:
-        """Compiled models that can be read, as triples of path in findings, model and header."""
+        """Compiled models that can be read, as triples: the path for findings, the model and its header."""
         for model in self.models:
             if not isinstance(model.header, str) and model.header.is_compiled:
                 yield self.format_path(model.file), model, model.header
@@ -75,7 +75,7 @@ class ArtifactFolder:
         return self.manifest is not None or self.flaw is not None
 
     def is_inner(self, name: str) -> bool:
-        """Return whether a file belongs to an inner artifact. Inner manifests also belong to this artifact, which lists them."""
+        """Return whether a file belongs only to an inner artifact. The manifest of an inner artifact belongs to both artifacts."""
         return any(name.startswith(f"{folder}/") and name != f"{folder}/{MANIFEST}" for folder in self.inner)
 
     def list_files(self) -> Iterator[str]:
@@ -86,7 +86,7 @@ class ArtifactFolder:
 
 
 def find_artifacts(path: Path) -> tuple[ArtifactFolder, ...]:
-    """Find the artifacts at `path`: a folder, a manifest or a model. Raises NothingToVerify if there is none."""
+    """Find the artifacts at `path`, which is a folder, a manifest or a model. Raises NothingToVerify if there is none."""
     try:
         if path.is_dir():
             return _find_in_folder(path)
@@ -119,7 +119,7 @@ def _find_in_folder(folder: Path) -> tuple[ArtifactFolder, ...]:
 
 
 def _read_artifact(folder: Path, place: str, name: str) -> ArtifactFolder | None:
-    """Read a folder with a manifest. Return None if the file is not a manifest of epbuild."""
+    """Read a folder with a manifest. Return None if the file `name` is not a manifest of epbuild."""
     try:
         manifest = read_manifest(locate(folder, name))
         if manifest is None:

@@ -26,7 +26,7 @@ class ExpectedEp(Struct, frozen=True):
 
 
 def find_node_ep(source: str | None, eps: Sequence[ExpectedEp]) -> ExpectedEp | None:
-    """Return the EP that a node's `source` names, or None if it is not one of `eps`."""
+    """Return the EP in `eps` to which a node's `source` belongs, or None."""
     return next((ep for ep in eps if source in ep.sources), None)
 
 
@@ -40,7 +40,7 @@ def check_whole(model: Model) -> Flaw | None:
 
 
 def check_sources(model: Model, eps: Sequence[ExpectedEp]) -> Iterator[Flaw]:
-    """Check that one of `eps` compiled every node, if `eps` is not empty (EPB604)."""
+    """Check that every EPContext node has a source. Unless `eps` is empty, the source must belong to one of them (EPB604)."""
     allowed = ", ".join(ep.name for ep in eps if ep.sources)
     for source in dict.fromkeys(node.source for node in model.nodes):
         if not source:
@@ -52,7 +52,7 @@ def check_sources(model: Model, eps: Sequence[ExpectedEp]) -> Iterator[Flaw]:
 
 
 def check_references(model: Model) -> Iterator[Flaw]:
-    """Check that a model's files exist below its folder, even through links, and are neither empty nor too short (EPB605)."""
+    """Check that the files that a model refers to are large enough, and below its folder after links are resolved (EPB605)."""
     flaws = (*(context.flaw for context in model.contexts if context.flaw is not None), *model.data_flaws)
     yield from (Flaw("EPB605", model.file, flaw, standalone=True) for flaw in dict.fromkeys(flaws))
 
@@ -101,7 +101,7 @@ def check_one_binary(models: Sequence[Model]) -> Flaw | None:
 def check_target(file: str, seen: str | None, wanted: str | None, origin: str = "") -> Flaw | None:
     """Check that a context was compiled for the wanted target (EPB608). Return None if it was or if either target is unknown.
 
-    Case and order of names are ignored. `origin` is a clause about the origin of `wanted`, if it is not the recipe.
+    Case and order of names are ignored. `origin` is a clause that says where `wanted` comes from, if not from the recipe.
     """
     if seen is None or wanted is None or set(seen.casefold().split(",")) == set(wanted.casefold().split(",")):
         return None

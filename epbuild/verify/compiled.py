@@ -27,7 +27,7 @@ from epbuild.verify.payload import Payload
 
 
 class ExpectedModel(Struct, frozen=True):
-    """Expected model of a member. `file` is the model's name in the folder."""
+    """Compiled model that is expected for a member of the group. `file` is the name of the model's file."""
 
     member: str
     file: str
@@ -55,7 +55,7 @@ class CompiledModel(Struct, frozen=True):
 
 
 def check_compiled(folder: Path, expected: Expected) -> tuple[CompiledModel, ...]:
-    """Check the EPContext models in `folder`. Raises VerifyError with every problem found."""
+    """Check the EPContext models in `folder`, and return them. Raises VerifyError with every problem found."""
     models = {model.file: Model(folder, model.file, asked_for=True, name_nodes=True) for model in expected.models}
     flaws = {item.file: tuple(_find_flaws(models[item.file], item, expected)) for item in expected.models}
     sound = [model for model in models.values() if not flaws[model.file]]
@@ -82,7 +82,7 @@ def _find_flaws(model: Model, item: ExpectedModel, expected: Expected) -> Iterat
 
 
 def _find_target_flaws(models: Sequence[Model], eps: Sequence[ExpectedEp]) -> Iterator[Flaw]:
-    """Report contexts that were compiled for another target. Each context is reported once."""
+    """Yield one flaw for each context that was compiled for another target."""
     contexts: dict[Payload, tuple[str, ExpectedEp]] = {}
     for model in models:
         for context in model.contexts:

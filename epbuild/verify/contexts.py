@@ -95,7 +95,7 @@ def _normalize_option(known: EpEntry, name: str, value: str) -> str:
 
 
 def check_node_sources(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that an EP of the manifest's target compiled every node. Without a manifest, the EP must be in the catalog."""
+    """Check that every node was compiled by an EP of the manifest's target, or without a manifest, by an EP in the catalog."""
     context_eps = list_manifest_eps(artifact.manifest)
     for model in artifact.models:
         name = artifact.format_path(model.file)
@@ -112,7 +112,10 @@ def check_node_sources(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def check_targets(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that contexts and compatibility strings are for the manifest's target, or else for the model's own target."""
+    """Check that contexts and compatibility strings are for the manifest's target.
+
+    Without a target in the manifest, contexts must be for the target in the model's compatibility string.
+    """
     context_eps = list_manifest_eps(artifact.manifest)
     read = cache(read_target)
     judged: set[tuple[Payload, str | None]] = set()
@@ -200,7 +203,7 @@ def _find_shared_binaries(models: Sequence[Model]) -> dict[str, list[str]]:
 
 
 def _check_shared_data(artifact: ArtifactFolder, manifest: Manifest) -> Iterator[Finding]:
-    """Check that the external data of the sources was published, if EPs share weights through this data."""
+    """Check that the external data of the sources was emitted, if EPs share weights through this data."""
     subject = artifact.place or manifest.group
     if not any(
         context_ep.entry is not None and context_ep.entry.sharing.weights == "source"
@@ -211,7 +214,7 @@ def _check_shared_data(artifact: ArtifactFolder, manifest: Manifest) -> Iterator
     needed = (str(PurePosixPath(model.file).parent / data) for model in manifest.models for data in sorted(model.source_data))
     missing = [place for place in dict.fromkeys(needed) if place not in manifest.files]
     for place in missing:
-        message = "The models share the weights in this file of their sources, but it was not emitted."
+        message = "The models share the weights in this file, which belongs to their sources, but the file was not emitted."
         yield Finding("sharing", artifact.format_path(place), "failed", message, "EPB616")
     if not missing:
         yield Finding("sharing", subject, "passed")

@@ -30,7 +30,7 @@ _ACCEPT_HINT = "To let the CPU run these nodes, write `expect: {{fallback_nodes:
 
 
 class SharedBytes(Struct, frozen=True):
-    """Bytes of a sharing group's context binaries and data, and of its members' files when each is compiled alone."""
+    """Bytes of a group's context binaries and data: `shared` with sharing, and `alone` if each member is compiled alone."""
 
     shared: int
     alone: int
@@ -51,7 +51,7 @@ class SharedBytes(Struct, frozen=True):
 
 
 def find_unmet_expectations(group: SessionGroup, result: CompileResult) -> list[Problem]:
-    """Return the expectations that a session group's result does not meet. The sharing ratio is skipped until it is measured."""
+    """Return a problem for each expectation that a group's result does not meet. The sharing ratio is skipped until it is measured."""
     problems = [problem for model in result.models for problem in _find_unmet(group, group.member(model.member), model)]
     if group.min_shared_ratio is not None and (found := measure_shared_bytes(group, result)) is not None:
         problems += check_shared_bytes(found, group.steps[-1], group.min_shared_ratio)
@@ -66,7 +66,7 @@ def find_advice(target: PlannedTarget, member: Member, found: FallbackGroup) -> 
 
 
 def find_main_limitations(target: PlannedTarget, member: Member, outside: FallbackNodes) -> list[tuple[str, Limitation]]:
-    """Return the catalog's limitations that explain the most fallback nodes, in this order. Minor limitations are omitted."""
+    """Return the few limitations in the catalog that explain the most fallback nodes, starting with the most frequent."""
     counts: Counter[str] = Counter()
     concerned: dict[str, tuple[str, Limitation]] = {}
     first: dict[str, tuple[str, str]] = {}
@@ -92,7 +92,11 @@ def with_hint(limitation: Limitation, member: Member) -> Limitation:
 def _add_first_node(limitation: Limitation, member: Member, first: tuple[str, str]) -> Limitation:
     found = with_hint(limitation, member)
     operator, node = first
-    return found if found is limitation or not node else replace(found, hint=f"{found.hint} The first is {operator} '{node}'.")
+    return (
+        found
+        if found is limitation or not node
+        else replace(found, hint=f"{found.hint} The first such node is {operator} '{node}'.")
+    )
 
 
 def _find_unmet(group: SessionGroup, member: Member, model: ModelResult) -> Iterator[Problem]:
@@ -124,7 +128,7 @@ def find_unmeasured(group: SessionGroup, result: CompileResult) -> tuple[Member,
 
 
 def with_alone(result: CompileResult, member: Member, size: int) -> CompileResult:
-    """Return the result extended by the size in bytes of a member that was compiled alone."""
+    """Return the result with the size in bytes of one more member that was compiled alone."""
     return replace(result, alone={**result.alone, member.name: size})
 
 

@@ -1,4 +1,4 @@
-"""Facts of one compiled model: its header, contexts and external data."""
+"""Contents of one compiled model: its header, contexts and external data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Context(Struct, frozen=True):
 
 
 class Model(Struct, frozen=True, dict=True):
-    """ONNX model of an artifact. Each fact is read once, on first use."""
+    """ONNX model of an artifact. Its contents are read on first use, and then kept."""
 
     folder: Path
     file: str

@@ -41,7 +41,7 @@ class FallbackNodes(Struct, frozen=True):
 
     @property
     def what(self) -> str:
-        """Operators, such as `3 Shape, 2 Range and 9 of 4 other operators`. Empty if the operators are unknown."""
+        """Numbers of nodes by operator, such as `3 Shape, 2 Range and 9 of 4 other operators`. Empty if the operators are unknown."""
         named = [(number, f"{number} {operator}") for operator, number in self.operators.items()]
         return _format_counts(named, self.count, "of {} other operators")
 

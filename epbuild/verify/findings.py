@@ -24,7 +24,7 @@ class Flaw(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """Clause as a sentence, for a place that already names the file."""
+        """Text as a sentence, for output that already names the file."""
         return format_sentence(self.text if self.standalone else f"it {self.text}")
 
 
@@ -42,7 +42,7 @@ class Finding(Struct, frozen=True):
     """Code of the fault, such as EPB605."""
     hint: str | None = None
     figures: tuple[Mapping[str, Any], ...] = ()
-    """Metrics of each output and the kind of its inputs, if the model was run."""
+    """Metrics of each output if the model was run, and whether its inputs were given or generated."""
 
 
 def make_failed(check: str, subject: str, flaw: Flaw) -> Finding:

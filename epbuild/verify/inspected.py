@@ -54,7 +54,7 @@ class InspectedNode(TypedDict):
     target: str | None
     """Target recorded in the context; null if the context records no target."""
     problem: str | None
-    """Problem of the reference; null if the reference is valid."""
+    """Reason why the node's context is missing or unreadable; null if there is no problem."""
 
 
 class NodeOutside(TypedDict):
@@ -109,7 +109,7 @@ class InspectedModel(TypedDict):
     external_data: list[str]
     """Files with external data."""
     compatibility: dict[str, str]
-    """Compatibility text of each EP, as written in the model's metadata."""
+    """Compatibility string of each EP, as written in the model's metadata."""
 
 
 class BrokenModel(TypedDict):
@@ -131,7 +131,7 @@ class SharedFile(TypedDict):
     models: list[str]
     """Models that refer to the file."""
     saved: int
-    """Number of bytes that sharing saves over separate copies."""
+    """Number of bytes that sharing saves, compared with separate copies."""
 
 
 class Inspection(TypedDict):

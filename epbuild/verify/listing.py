@@ -1,6 +1,6 @@
 """Checks of files against the manifest and the provenance.
 
-Signatures are not checked here. Only a signature check can detect a file that was changed together with its statement.
+Signatures are not checked here. Only a signature check can detect that a file and its provenance statement were changed together.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def check_models(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def check_schema(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check every EPContext node against the operator's schema. Exactly the nodes that need a context must have one."""
+    """Check every EPContext node against the operator's schema. Nodes that need a context must have one, and other nodes must have none."""
     for name, model, _ in artifact.compiled:
         flaws = [f"{format_node_title(node)} {flaw}" for node in model.nodes for flaw in _find_node_flaws(node)]
         yield from _make_findings("schema", name, [*flaws, *_find_model_flaws(model)], "EPB614")
@@ -50,19 +50,19 @@ def check_model_references(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def check_source_data(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that no model needs external data of its source that was not emitted with the model."""
+    """Check that the external data of sources was emitted if compiled models need this data."""
     manifest, listed = artifact.manifest, artifact.listed
     for name, model, header in artifact.compiled:
         if manifest is None or model.file not in listed:
             if header.external_data:
-                message = "Without a manifest, it is unknown whether its external data belongs to it or to its source."
+                message = "Without a manifest, it is unknown whether the external data belongs to the model or to its source."
                 yield Finding("source data", name, "skipped", message)
             else:
                 yield Finding("source data", name, "passed")
             continue
         needed = [location for location in header.external_data if location in listed[model.file].source_data]
         flaws = [
-            f"it refers to {location}, external data of its source model that was not emitted with it"
+            f"it refers to {location}, the external data of its source model, but this file was not emitted"
             for location in needed
             if model.resolve_beside(location) not in manifest.files
         ]
@@ -127,7 +127,7 @@ def _find_model_flaws(model: Model) -> Iterator[str]:
 
 
 def _find_embedded_name(model: Model, context: Context) -> str | None:
-    """Return the name of a file beside the model that a node embeds instead of its context, or None."""
+    """Return the file name that a node embeds instead of its context, or None. The file is beside the model."""
     node, payload = context.node, context.payload
     if node.payload is None or payload is None or not 0 < payload.size <= _MAX_PATH_LENGTH:
         return None

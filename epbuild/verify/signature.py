@@ -80,7 +80,7 @@ def _describe_differences(kind: str, source: Sequence[ValueType], compiled: Sequ
 def _fits(source: Shape, compiled: Shape) -> bool:
     """Return whether a compiled shape matches its source's shape. Symbols and unknown dimensions match any size.
 
-    Negative sizes count as unknown: sources from Paddle have -1, and old manifests repeat it.
+    Negative sizes count as unknown: sources from Paddle have -1, and old manifests repeat this value.
     """
     if source is None:
         return True

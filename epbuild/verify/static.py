@@ -1,4 +1,4 @@
-"""Checks of artifacts that only read files, in order.
+"""Checks of artifacts that only read files, in the order in which they run.
 
 No EP is loaded, and no file outside the artifact's folder is opened.
 """

@@ -40,7 +40,7 @@ OPTIMIZATION_LEVELS = {
 
 
 class Unfit(Exception):
-    """Error of a machine or a toolchain that lacks a requirement of any model, such as the EP or a device."""
+    """Error of a machine or a toolchain that lacks something that every model needs, such as the EP or a device."""
 
 
 class NoDevice(Unfit):
@@ -66,7 +66,7 @@ class Channel:
 
 
 def follow_parent() -> None:
-    """End this process, and the group that it leads, as soon as the other end of standard input closes."""
+    """End this process, and the process group that it leads, as soon as the other end of standard input closes."""
 
     def wait() -> None:
         if ON_WINDOWS:
@@ -168,7 +168,7 @@ def classify_error(error: Exception) -> str:
 
 
 def describe(device: Any) -> dict[str, Any]:
-    """Return the facts of an OrtEpDevice as plain data."""
+    """Return the properties of an OrtEpDevice as plain data."""
     return {
         "ep": device.ep_name,
         "type": device.device.type.name.lower(),
@@ -178,7 +178,7 @@ def describe(device: Any) -> dict[str, Any]:
 
 
 def choose_device(onnxruntime: Any, ep: dict[str, Any]) -> Any:
-    """Return the OrtEpDevice that matches the request and has the most preferred type in the catalog. Raises NoDevice."""
+    """Return an OrtEpDevice that matches the request, preferring types in the order of the catalog. Raises NoDevice."""
     wanted = ep["device"]
     offered = [device for device in onnxruntime.get_ep_devices() if device.ep_name == ep["name"]]
     fitting = []
@@ -258,7 +258,7 @@ def make_session_options(onnxruntime: Any, request: dict[str, Any], member: dict
 
 
 def list_providers(onnxruntime: Any, request: dict[str, Any]) -> list[tuple[str, dict[str, str]]]:
-    """Return the EPs to pass to a session by name. Before release 1.23, these are all EPs, because the options cannot contain EPs."""
+    """Return the EPs to pass to a session by name: all EPs before release 1.23, whose options cannot contain EPs, or else none."""
     if hasattr(onnxruntime.SessionOptions, "add_provider"):
         return []
     return [(ep["name"], ep["options"]) for ep in request["eps"]]
@@ -276,7 +276,7 @@ def new_session(onnxruntime: Any, source: Any, options: Any, providers: list[Any
 
 
 def make_initializer_arguments(member: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ModelCompiler that select the file for initializers of nodes outside the EP."""
+    """Return the arguments of ModelCompiler that select the file for initializers of nodes that the EP does not take."""
     if member["compile"]["initializers"] == "external":
         return {
             "external_initializers_file_path": member["compile"]["external_file"],
@@ -337,14 +337,14 @@ def check_release(onnxruntime: Any, request: dict[str, Any]) -> None:
     here = f"this onnxruntime, {onnxruntime.__version__},"
     for member in request["members"]:
         if member["compile"]["initializers"] == "source":
-            raise Unfit(f"{here} cannot leave the initializers of '{member['name']}' in its source; use 1.23 or later")
+            raise Unfit(f"{here} cannot leave the initializers of '{member['name']}' in the source model; use 1.23 or later")
         if member["compile"]["initializers"] == "external" and member["compile"]["external_threshold"] > 0:
             what = "writes initializers of any size into the external file"
             raise Unfit(f"{here} {what}; set the threshold of '{member['name']}' to 0, or use 1.23 or later")
 
 
 def compile_group(request: dict[str, Any], channel: Channel) -> None:
-    """Compile and report the members in order. The first failure ends the group."""
+    """Compile the members in order, and report on each. The first failure ends the compile."""
     import onnxruntime
 
     channel.send("started", onnxruntime=onnxruntime.__version__)

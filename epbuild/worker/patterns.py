@@ -1,7 +1,7 @@
 """Search for patterns of nodes in a graph.
 
 A pattern is a list of nodes in order, each with `op`, `inputs` and `output`. Texts name values: equal texts are equal values, and a text
-that begins with `$` is a constant.
+that begins with `$` names a constant.
 
     [{"op": "Reciprocal", "inputs": ["root"], "output": "inverse"},
      {"op": "Mul", "inputs": ["x", "inverse"], "output": "normal"},
@@ -34,7 +34,10 @@ def find_matches(nodes: Any, constants: Any, pattern: Any) -> Any:
 
 
 def bind(names: Any, inputs: Any, constants: Any, values: Any) -> Any:
-    """Return `values` with those of more names; None if a name would get a second value or a wrong kind of value."""
+    """Return `values` extended by the value of each of `names`, which is the input at the same position.
+
+    Return None if a name already has another value, or if the name of a constant would get a value that is not constant.
+    """
     found = dict(values)
     for name, value in zip(names, inputs, strict=True):
         if found.setdefault(name, value) != value or (name.startswith("$") and value not in constants):
@@ -43,7 +46,7 @@ def bind(names: Any, inputs: Any, constants: Any, values: Any) -> Any:
 
 
 def match_makers(nodes: Any, makers: Any, constants: Any, pattern: Any, values: Any) -> Any:
-    """Return the values of a pattern whose later nodes have these `values`; None if an earlier node does not match."""
+    """Match the other nodes of a pattern, last first, and return `values` extended by theirs. Return None without a match."""
     if not pattern:
         return values
     wanted = pattern[-1]

@@ -1,6 +1,6 @@
 """Description of an environment: `python -I probe.py MODULE...`.
 
-Prints one JSON document about its Python and the named modules.
+Prints one JSON document about the Python that runs the script, and about the named modules.
 """
 
 from __future__ import annotations

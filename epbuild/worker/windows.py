@@ -1,6 +1,6 @@
 """Lifeline and memory of a worker on Windows.
 
-The scripts load this module by path and only on Windows, because they do not run as a package. It was never tested on Windows.
+The scripts load this module only on Windows, and by path because they do not run as a package. It was never tested on Windows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ PAUSE_SECONDS = 0.2
 
 
 class Counters(ctypes.Structure):
-    """PROCESS_MEMORY_COUNTERS."""
+    """Structure PROCESS_MEMORY_COUNTERS of the Windows API."""
 
     _fields_ = (
         ("size", ctypes.c_uint32),

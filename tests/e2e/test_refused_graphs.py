@@ -117,7 +117,7 @@ def test_data_dependent_sizes_are_reported_with_the_node_where_they_begin(projec
     [told] = failures(project, "{voice: {path: voice.onnx, input_shapes: {x: [4, 16]}}}")
     assert "of the model 'voice': " in told
     assert "depend on the data, and no size in the recipe fixes them" in told
-    assert "The first is Range '/Range'." in told
+    assert "The first such node is Range '/Range'." in told
     assert "Set a size for every open dimension" not in told
 
 

@@ -130,7 +130,7 @@ def test_a_first_recipe_emits_unjudged_models_and_lists_them_in_tables(project: 
     [warning] = [line for line in done.stderr.splitlines() if "[EPB" in line]
     assert warning.startswith("verify:main-faint/SM8750: warning: the outputs of the model 'faint' cannot be judged")
     assert "all of its values are below 0.001" in warning
-    assert "It is still emitted, because generated inputs are weak evidence." in warning
+    assert "The model is still emitted, because generated inputs are weak evidence." in warning
     files = {place: json.loads(text) for place, text in project.files().items() if place.endswith("manifest.json")}
     found = {model["name"]: model for manifest in files.values() for model in manifest["models"]}
     assert found["words"]["figures"][0]["cosine"] > 0.999

@@ -74,7 +74,7 @@ def test_the_unshared_classifier_has_the_numbers_of_its_source(built: Project) -
     # On x86-64 the EP cannot check compatibility. That is reported, but is no failure.
     compatibility = found["compatibility", "classifier_ctx.onnx"]
     assert compatibility["outcome"] == "skipped"
-    assert "QNNExecutionProvider did not report whether it is compatible with this machine" in compatibility["message"]
+    assert "QNNExecutionProvider did not report whether the model is compatible with this machine" in compatibility["message"]
 
 
 def test_a_source_can_be_named_and_run_on_the_users_inputs(built: Project, tmp_path: Path) -> None:
@@ -172,7 +172,8 @@ def test_a_shared_context_is_compared_through_its_unshared_model(built: Project)
     without = findings(built, DECODER, "--numbers", status=0)
     assert without["numbers", "decode_ctx.onnx"]["outcome"] == "skipped"
     assert (
-        "to compile it without sharing and compare its outputs, pass --recipe" in without["numbers", "decode_ctx.onnx"]["message"]
+        "to compile the model without sharing and compare its outputs, pass --recipe"
+        in without["numbers", "decode_ctx.onnx"]["message"]
     )
 
 

@@ -515,7 +515,7 @@ def test_empty_result_is_a_failure_without_a_model_compiler(old: Group) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"initializers": "source"}, "this onnxruntime, 1.21.0, cannot leave the initializers of 'prefill' in its source"),
+        ({"initializers": "source"}, "this onnxruntime, 1.21.0, cannot leave the initializers of 'prefill' in the source model"),
         (
             {"initializers": "external", "external_file": "w"},
             "of any size into the external file; set the threshold of 'prefill' to 0",

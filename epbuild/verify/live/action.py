@@ -26,7 +26,7 @@ from epbuild.verify.live.worker import RAISED, LoadFailure, run_models, why_not_
 
 
 def check_numbers(action: Verification, execution: Execution, compile_unshared: CompileUnshared) -> VerificationResult:
-    """Run compiled models and their sources, and return the differences of their outputs. Raises EpbuildError and Cancelled."""
+    """Run compiled models and their sources, and return the differences between their outputs. Raises EpbuildError and Cancelled."""
     return _VerificationRun(action, execution, compile_unshared).result()
 
 
@@ -43,7 +43,7 @@ class _StepLines(Struct, frozen=True):
 class _VerificationRun:
     """Single run of a verification step. The run ends at the first model that fails.
 
-    The run does not judge the figures. They are judged later, when the step is surveyed.
+    The run only measures the outputs. The figures are judged later, whenever the state of the step is determined.
     """
 
     def __init__(self, action: Verification, execution: Execution, compile_unshared: CompileUnshared) -> None:
@@ -57,7 +57,7 @@ class _VerificationRun:
         self._unjudged: list[UnjudgedMember] = []
 
     def result(self) -> VerificationResult:
-        """Run the models and return their figures and the log. Raises EpbuildError, and Cancelled."""
+        """Run the models and return their figures and the log. Raises EpbuildError and Cancelled."""
         begin = time.monotonic()
         try:
             if self._action.is_on_real_device:
@@ -86,7 +86,7 @@ class _VerificationRun:
         attempt = run_models((), self._session, self._device_folder, self._execution.cancelled)
         if (reason := why_not_real(attempt, self._session.eps)) is not None:
             message = f"{self._action.target.title} has no real device here: {reason}"
-            hint = "Run it on a machine with such a device, or on a worker that has one (--executor)."
+            hint = "Run the step on a machine with such a device, or on a worker that has one (--executor)."
             raise EnvironmentFailure(Problem("EPB667", message, self._step, hint))
 
     def _compare_group(self, built: Made, folder: Path) -> None:
@@ -130,7 +130,7 @@ class _VerificationRun:
             self._unjudged.append(UnjudgedMember(checked.name, str(error), by_inputs=True))
             return None
         except BadInputs as error:
-            hint = "Correct `data` in its `verify`."
+            hint = "Correct `data` in the recipe's `verify`."
             raise VerifyError(
                 Problem("EPB648", f"the inputs of the model '{checked.name}' are invalid: {error}", self._step, hint)
             ) from error
@@ -177,7 +177,7 @@ class _VerificationRun:
     def _record_source_failure(self, name: str, failure: LoadFailure) -> None:
         """Record that the source rejects generated inputs. Raises BuildError for any other failure, or if the inputs are from files."""
         if self._action.of(name).made is not None and failure.code == RAISED:
-            reason = f"the CPU EP cannot run its source with them: {failure.message}"
+            reason = f"the CPU EP cannot run the source with generated inputs: {failure.message}"
             self._unjudged.append(UnjudgedMember(name, reason, by_inputs=True))
             return
         message = f"the CPU EP cannot run the source of the model '{name}': {failure.message}"

@@ -25,9 +25,9 @@ from epbuild.verify.live.worker import Attempt, Load, Session, run_models
 _VIRTUAL = ".virtual"
 # Outcomes by the values of ONNX Runtime's OrtCompiledModelCompatibility.
 _ANSWERS: Mapping[str, tuple[Outcome, str]] = {
-    "EP_SUPPORTED_OPTIMAL": ("passed", "{ep} accepts it on {device} without recompilation."),
-    "EP_SUPPORTED_PREFER_RECOMPILATION": ("passed", "{ep} accepts it on {device}, but prefers that it is recompiled."),
-    "EP_UNSUPPORTED": ("failed", "{ep} rejects it on {device}; it was compiled for {written}."),
+    "EP_SUPPORTED_OPTIMAL": ("passed", "{ep} accepts the model on {device} without recompilation."),
+    "EP_SUPPORTED_PREFER_RECOMPILATION": ("passed", "{ep} accepts the model on {device}, but recommends recompiling it."),
+    "EP_UNSUPPORTED": ("failed", "{ep} rejects the model on {device}; the model was compiled for {written}."),
     "EP_NOT_APPLICABLE": ("skipped", "{ep} does not report whether the model is compatible with {device}."),
 }
 
@@ -38,7 +38,7 @@ class LiveCheck(Struct, frozen=True):
     numbers: bool = False
     """True to compare models with their sources."""
     strict: bool = False
-    """True to treat a model that cannot be loaded here as a failure."""
+    """True to report a skipped check as a failure, except a skipped `compatibility` check."""
     options: LoadOptions = field(default_factory=LoadOptions)
     sources: Sources = field(default_factory=lambda: Sources({}))
     comparison: OutputComparison = field(default_factory=OutputComparison)
@@ -52,7 +52,7 @@ class _Batch(Struct, frozen=True):
 
 
 def list_model_names(artifact: ArtifactFolder) -> dict[str, str]:
-    """Return the names of an artifact's compiled models, by file: names in the manifest, or else stems of the files."""
+    """Return the names of an artifact's compiled models, by file: the name in the manifest, or else the file name without its suffix."""
     listed = artifact.listed
     return {
         model.file: listed[model.file].name if model.file in listed else Path(model.file).stem
@@ -112,7 +112,7 @@ def _report_not_loaded(batch: _Batch, artifact: ArtifactFolder, faulty: Mapping[
 
 
 def _check_batch(batch: _Batch, artifact: ArtifactFolder, session: Session, check: LiveCheck, scratch: Path) -> Iterator[Finding]:
-    """Load the models of a batch together and report on each model. If `check.numbers` is set, compare their outputs."""
+    """Load the models of a batch together and report on each model. If `check.numbers` is set, compare them with their sources."""
     if batch.share:
         session = session.with_sharing(share=True)
     loads = {name: Load(name, model.path, _find_compatibility(model, session)) for name, model in batch.models}
@@ -181,7 +181,7 @@ def _report_compatibility(attempt: Attempt, shown: Mapping[str, str], loads: Map
     for report in attempt.find_reports("compatibility"):
         subject, ep = shown[report["model"]], report["ep"]
         if report["answer"] is None:
-            message = f"{ep} did not report whether it is compatible with this machine: {report['reason']}"
+            message = f"{ep} did not report whether the model is compatible with this machine: {report['reason']}"
             yield Finding("compatibility", subject, "skipped", format_sentence(message))
             continue
         outcome, words = _ANSWERS.get(report["answer"], ("skipped", f"{{ep}} returned the unknown answer {report['answer']}."))

@@ -47,15 +47,15 @@ class OutputComparison(Struct, frozen=True):
     made: MadeInputs | None = None
     """Settings for generated inputs. If None, the settings in the recipe's `verify` or else the seed 0 apply."""
     asked: Thresholds = field(default_factory=Thresholds)
-    """Thresholds for metrics. Without them, thresholds in the recipe's `verify` or else the catalog's for the EP apply."""
+    """Thresholds for metrics. If empty, the thresholds in the recipe's `verify` apply, or else the catalog's for the EP."""
     atol: float | None = None
     rtol: float | None = None
     """Relative tolerance. An element's tolerance is `atol` plus `rtol` times the output's largest expected magnitude.
 
-    Elements are not judged if both are None.
+    Elements are not judged if both `atol` and `rtol` are None.
     """
     compile_unshared: CompileUnshared | None = None
-    """Compiler of models that cannot be loaded together. If None, such models are skipped."""
+    """Function that compiles a model without sharing if a group cannot be loaded. If None, models of such a group are skipped."""
 
     @property
     def by_element(self) -> bool:
@@ -69,7 +69,7 @@ class OutputComparison(Struct, frozen=True):
         return self.get_tolerance(quantized=quantized)(np.dtype(np.float32)).atol if self.by_element else None
 
     def get_tolerance(self, *, quantized: bool) -> Callable[[np.dtype[Any]], Tolerance]:
-        """Return a function from an output's type to its tolerance."""
+        """Return a function that maps the type of an output to its tolerance."""
 
         def of(dtype: np.dtype[Any]) -> Tolerance:
             default = get_default_tolerance(dtype, quantized=quantized)
@@ -80,7 +80,7 @@ class OutputComparison(Struct, frozen=True):
     def load_samples(
         self, name: str, inputs: Sequence[ValueInfo], source: RunnableSource, checked: CheckedMember | None
     ) -> list[Sample]:
-        """Return a model's inputs: given ones, or else the recipe's, or else generated ones. Raises BadInputs and NoInputs."""
+        """Return a model's inputs as the user or else the recipe requests, or else generate them. Raises BadInputs and NoInputs."""
         place = self.inputs.get(name) or self.inputs.get("")
         if place:
             return read_samples(place, inputs)
@@ -105,7 +105,7 @@ class NumbersFindings(Struct, frozen=True):
     def judge(
         self, models: Mapping[str, Path], inputs: Mapping[str, Sequence[ValueInfo]], failed: LoadFailure | None
     ) -> Iterator[Finding]:
-        """Judge every model, even after a model has failed. `failed` is the reason why the models could not be loaded."""
+        """Judge every model, even after a model has failed. `failed` is the failure to load the models, if any."""
         group = self.sources.find_group(self.document, next(iter(models)))
         compile_unshared = None
         if self.comparison.compile_unshared is not None and group is not None and group.share:
@@ -133,7 +133,7 @@ class NumbersFindings(Struct, frozen=True):
     def _explain_not_run(self, failed: LoadFailure, group: SessionGroup | None) -> str:
         if not failed.cannot_load:
             return "it was not run, because it could not be loaded"
-        hint = "; to compile it without sharing and compare its outputs, pass --recipe"
+        hint = "; to compile the model without sharing and compare its outputs, pass --recipe"
         return failed.message.rstrip(".") + (hint if group is None and self.sources.recipe is None else "")
 
     def _make_subject(self, name: str, inputs: Sequence[ValueInfo]) -> Subject | Finding:
@@ -159,7 +159,7 @@ class NumbersFindings(Struct, frozen=True):
             because = f". These figures are for the same model compiled without sharing, {reason}"
         if result.source_failure is not None:
             return _make_finding(
-                name, "failed", f"the CPU EP cannot run its source model: {result.source_failure.message}", "EPB649"
+                name, "failed", f"the CPU EP cannot run the source model: {result.source_failure.message}", "EPB649"
             )
         if result.compile_error is not None:
             return _make_finding(name, "failed", " ".join(problem.message for problem in result.compile_error.problems), "EPB649")

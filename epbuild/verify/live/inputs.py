@@ -1,4 +1,4 @@
-"""Inputs of a model: from `.npz` files or ONNX test sets, or made from a seed."""
+"""Inputs of a model: from `.npz` files or ONNX test sets, or generated from a seed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def read_samples(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
 def load_recipe_samples(
     checked: CheckedMember, inputs: Sequence[ValueInfo], sizes: Mapping[str, int], tables: Mapping[str, int]
 ) -> list[Sample]:
-    """Return a recipe's inputs for a model, from files or generated. Raises BadInputs and NoInputs."""
+    """Return the inputs that a recipe requests for a model: read from files, or generated. Raises BadInputs and NoInputs."""
     if checked.made is not None:
         return make_samples(checked.made, inputs, sizes, tables)
     return [replace(sample, name=name) for name, path in checked.inputs.items() for sample in read_samples(path, inputs)]
@@ -97,10 +97,11 @@ def make_samples(
 ) -> list[Sample]:
     """Generate inputs that depend only on the seed.
 
-    Numbers with a range are uniform within it. Indices of a table are uniform over its rows (`tables`, by input). Other
-    floats have a standard normal distribution. Other 8-bit and 16-bit integers are uniform over their whole range, and
-    wider integers from 0 to 9. `sizes` has the sizes of free dimensions by name. Raises NoInputs for strings, types that
-    NumPy does not support, and dimensions of unknown size. Raises BadInputs for a range that an input cannot have.
+    An input with a range is uniform within the range. An input that indexes a table is uniform over the rows of the
+    table; `tables` has the number of rows by input. Other floats have a standard normal distribution. Other 8-bit and
+    16-bit integers are uniform over their whole range, and wider integers from 0 to 9. `sizes` has the sizes of free
+    dimensions by name. Raises NoInputs for strings, types that NumPy does not support, and dimensions of unknown size.
+    Raises BadInputs for a range that an input cannot have.
     """
     import numpy as np
 

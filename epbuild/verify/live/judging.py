@@ -22,11 +22,11 @@ from epbuild.verify.live.verdict import (
 )
 
 _UNSHARED = "These figures are for the same model compiled without sharing"
-_EMIT = "To emit it anyway, write `unjudged: emit` in its `verify`; the manifest then records the reason."
-_CHANGE = "The thresholds are set by `metrics` in its `verify`, or else by the catalog for the EP."
+_EMIT = "To emit the model anyway, write `unjudged: emit` in the recipe's `verify`; the manifest then records the reason."
+_CHANGE = "The thresholds are set by `metrics` in the recipe's `verify`, or else by the catalog for the EP."
 _WEAK = (
-    "It is still emitted, because generated inputs are weak evidence. "
-    "To fail the build instead, set `data` to files or set `metrics` in its `verify`."
+    "The model is still emitted, because generated inputs are weak evidence. "
+    "To fail the build instead, set `data` to files or set `metrics` in the recipe's `verify`."
 )
 _FIGURE_KEYS = ("output", "cosine", "snr_db", "max_abs", "max_rel", "top1", "samples", "evidence", "reference")
 """Figures of an output that a manifest lists."""
@@ -73,9 +73,9 @@ def round_figure(name: str, value: Any) -> Any:
 def find_number_problems(
     action: Verification, checked: CheckedMember, result: VerificationResult, *, fails: bool
 ) -> Iterator[Problem]:
-    """Yield the problems of a member's numbers. If `fails` is set, yield problems that fail the step; otherwise, yield warnings.
+    """Yield the problems with a member's outputs: those that fail the step if `fails` is set, or else those that are warnings.
 
-    Some bad numbers are only warnings, because generated inputs are weak evidence.
+    Some differences are only warnings, because generated inputs are weak evidence.
     """
     where, name = StepId(action.id), checked.name
     unjudged = result.unjudged_member(name)
@@ -135,7 +135,7 @@ def _make_rules(action: Verification, checked: CheckedMember, row: FigureRow) ->
 def make_unjudged_problem(action: Verification, unjudged: UnjudgedMember) -> Problem:
     """Return the problem of a member whose numbers this machine cannot judge."""
     message = f"the outputs of the model '{unjudged.member}' cannot be judged here: {unjudged.reason.rstrip('.')}"
-    hint = f"Build it on a machine where {action.target.eps[0].entry.ep} can run the compiled model. {_EMIT}"
+    hint = f"Build the model on a machine where {action.target.eps[0].entry.ep} can run the compiled model. {_EMIT}"
     return Problem("EPB666", message, StepId(action.id), hint)
 
 

@@ -36,11 +36,11 @@ _BLOCK = 1 << 20
 
 
 class DifferentOutput(ValueError):
-    """Error for an output of an unexpected type or shape, which makes it impossible to measure. The text is a sentence."""
+    """Error for an output that cannot be compared, because its type or shape is unexpected. The text is a sentence."""
 
 
 def get_figure_kind(dtype: np.dtype[Any]) -> str:
-    """Return the figure kind of outputs with this type: `float`, `steps` or `exact`."""
+    """Return how outputs of this type are measured: as `float`, as `steps` (small integers) or as `exact` values."""
     if dtype.kind == "f":
         return "float"
     return "steps" if dtype.kind in "iu" and dtype.itemsize < 4 else "exact"
@@ -200,7 +200,7 @@ class Worst(Struct, frozen=True):
     expected: str
     got: str
     difference: float
-    """Absolute difference. Infinite if one value is NaN, or if the values are strings."""
+    """Absolute difference. Infinite if only one value is NaN, or if the values are different strings."""
     allowed: float
     outside: int
     """Number of elements in the output that differ by more than their tolerance."""

@@ -50,7 +50,7 @@ class Subject(Struct, frozen=True):
     inputs: tuple[str, ...]
     """Names of the model's inputs, in order."""
     tolerance: ToleranceFor | None = None
-    """Function from an output's type to the allowed difference of elements. None if elements are not judged separately."""
+    """Function that maps the type of an output to the allowed difference of its elements. None if elements are not judged separately."""
 
     @property
     def on(self) -> str:
@@ -68,14 +68,14 @@ class Measured(Struct, frozen=True):
 
     figures: tuple[Figures, ...]
     worst: Worst | None
-    """Element with the largest difference of all outputs and samples, or None if all outputs are empty."""
+    """Element of all outputs and samples that differs most relative to its tolerance. None if all outputs are empty."""
     at: str
     """Title of the sample with the worst element."""
     outside: int
     """Number of elements that differ by more than their tolerance."""
     elements: int
     losses: Mapping[str, Losses] = field(default_factory=dict)
-    """Losses of the preparations and of the EP, by output. Empty if the source is not prepared or its result cannot be run."""
+    """Losses of the preparations and of the EP, by output. Empty if there is no prepared model that runs."""
 
 
 class MemberResult(Struct, frozen=True):
@@ -100,7 +100,7 @@ class _Reference(Struct, frozen=True):
 
     subject: Subject
     feeds: tuple[Feed, ...]
-    """Inputs for the compiled model, with separate files for its outputs."""
+    """Inputs for the compiled model, and the paths for its outputs."""
     outputs: tuple[tuple[Path, tuple[str, ...]], ...]
     """File and names of the expected outputs for each sample."""
     prepared: tuple[tuple[Path, tuple[str, ...]], ...] = ()
@@ -109,10 +109,10 @@ class _Reference(Struct, frozen=True):
 
 @dataclasses.dataclass
 class NumbersCheck:
-    """Comparison of compiled models that are open in one process with their sources."""
+    """Comparison of compiled models with their sources. If possible, the compiled models are open in one process."""
 
     models: Mapping[str, Path]
-    """Compiled models by name, in the order in which they are opened. Includes models that only share with the subjects."""
+    """Compiled models by name, in the order in which they are opened. Includes models that only share with compared models."""
     session: Session
     scratch: Path
     compile_unshared: Callable[[Subject, Path], Path] | None = None
@@ -230,7 +230,7 @@ def _make_result(reference: _Reference, attempt: Attempt) -> MemberResult:
     outputs = [tuple(report["outputs"]) for report in attempt.find_reports("ran") if report["model"] == subject.name]
     if len(outputs) < len(subject.samples):
         # A process that succeeds has run all samples. A model with fewer samples must not count as skipped.
-        incomplete = LoadFailure(subject.name, "the process ended without running it on all inputs.", "EPB642")
+        incomplete = LoadFailure(subject.name, "the process ended without running the model on all inputs.", "EPB642")
         return MemberResult(subject, failure=attempt.failure or incomplete)
     try:
         return MemberResult(subject, _measure(reference, outputs), failure=attempt.failure)

@@ -74,7 +74,7 @@ def open_artifact_session(artifact: ArtifactFolder, given: LoadOptions, sources:
         environment = provision_manifest_toolchain(toolchain, Wanted(needed_entries, packages), where, given.toolchains, lines)
     else:
         raise CannotLoad(
-            "it is unknown which toolchain it was compiled with; specify an interpreter that can load it with --interpreter"
+            "it is unknown which toolchain compiled the model; with --interpreter, specify a Python that can load the model"
         )
     target: Mapping[str, Any] = document["target"] if document is not None else {}
     devices = {ep["ep"]: ep.get("device") or {} for ep in target.get("eps", ())}

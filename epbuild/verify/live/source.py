@@ -45,7 +45,7 @@ class RunnableSource(Struct, frozen=True, dict=True):
 
     @property
     def after_preparations(self) -> RunnableSource | None:
-        """The result of the preparations as a source that can be run. None if there is no result or if it is this source."""
+        """The result of the preparations as a source that can be run. None if there is no result, or if this source is the result."""
         if self.prepared is None or self.prepared.graph == self.graph:
             return None
         return RunnableSource(self.prepared.graph, self.prepared.external, read_header(self.prepared.graph), self.sizes)
@@ -58,7 +58,7 @@ class RunnableSource(Struct, frozen=True, dict=True):
 
     @cached_property
     def tables(self) -> Mapping[str, int]:
-        """Number of rows in the table that each input indexes, by input name. Empty for a file that ONNX Runtime rejects."""
+        """Number of rows in the table that each input indexes, by input name. Empty if the file cannot be read."""
         try:
             return find_table_sizes(self.graph)
         except (MalformedModel, OSError):
@@ -67,7 +67,7 @@ class RunnableSource(Struct, frozen=True, dict=True):
     def place_files(self, scratch: Path) -> Path:
         """Return the path of the graph, with its data beside it. Copy both to `scratch` if they are links or in different folders.
 
-        ONNX Runtime rejects external data that is a link, and rejects data of subgraphs with several hard links.
+        ONNX Runtime rejects external data that is a link, and rejects external data of subgraphs if the file has several hard links.
         """
         linked = any(path.is_symlink() for path in (self.graph, *self.external.values()))
         linked = linked or any(self.external[location].stat().st_nlink > 1 for location in self.header.subgraph_data)
@@ -158,7 +158,7 @@ class Sources:
 
     def _explain_missing(self, member: Member | None, document: Mapping[str, Any] | None) -> str:
         if self.recipe is None:
-            return "its source model is unknown; specify the recipe with --recipe, or the model with --source"
+            return "its source model is unknown; specify the recipe with --recipe, or the source model with --source"
         if document is None:
             return "no manifest says which model of the recipe it was compiled from; specify the source model with --source"
         if member is None:

@@ -31,13 +31,13 @@ class Wanted(Struct, frozen=True):
     packages: Sequence[str] = ()
 
     def prepare(self, toolchain: ToolchainSpec, base: Path, toolchains: Toolchains) -> Environment:
-        """Prepare the environment of a toolchain that is not in a recipe. Errors name a file without a line."""
+        """Prepare the environment of a toolchain that is not in a recipe. Errors name a file, but no line in the file."""
         where = toolchain.where
         try:
             return toolchains.prepare(toolchain, base, self.entries, packages=dict.fromkeys(self.packages, where))
         except ToolchainError as error:
             # The usual hint is to add the package to a recipe.
-            hints = {"EPB254": "Specify an environment that has it with --interpreter."}
+            hints = {"EPB254": "Use --interpreter to specify an environment that has the package."}
             raise ToolchainError(
                 *(replace(one, where=Path(where.file), hint=hints.get(one.code, one.hint)) for one in error.problems)
             ) from error
@@ -77,7 +77,7 @@ def provision_manifest_toolchain(
     if not packages:
         message = "the manifest does not name the version of ONNX Runtime that can load the models"
         raise ToolchainError(
-            Problem("EPB305", message, where, "Specify an environment that has ONNX Runtime with --interpreter.")
+            Problem("EPB305", message, where, "Use --interpreter to specify an environment that has ONNX Runtime.")
         )
     toolchain = _make_toolchain_spec(packages, _find_python_version(document), position)
     if not toolchains.is_ready(toolchain, where.parent):

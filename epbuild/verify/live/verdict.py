@@ -35,7 +35,7 @@ class OutputVerdict(Struct, frozen=True):
     """Reason why the output did not pass, as a clause."""
     hint: str | None = None
     own_scale: bool = False
-    """True if the output was judged by its own scale, because zeros would also meet the user's thresholds."""
+    """True if the output was judged by its own scale, because even zeros would meet the user's thresholds."""
 
 
 class Rules(Struct, frozen=True):
@@ -46,9 +46,9 @@ class Rules(Struct, frozen=True):
     """True if the source computes with quantized values."""
     user_thresholds: Thresholds = field(default_factory=Thresholds)
     bound: float | None = None
-    """Tolerance of each number if another check judges elements separately.
+    """Tolerance of each element if another check judges elements separately.
 
-    With a tolerance, these rules judge only outputs that zeros would also match.
+    These rules then judge only outputs whose expected values are all within the tolerance of zero.
     """
 
     @property
@@ -94,7 +94,7 @@ class Rules(Struct, frozen=True):
         return OutputVerdict(figures, "passed")
 
     def _is_met_by_zeros(self, figures: Figures) -> bool:
-        """Return whether the user's tolerance is larger than every number, so that the output's own scale must decide."""
+        """Return whether the user's tolerance is at least as large as every expected value, so that the output's own scale must decide."""
         bound = self.user_thresholds.max_abs if self.bound is None else self.bound
         return figures.kind != "exact" and bound is not None and figures.largest <= bound
 

@@ -62,7 +62,7 @@ class Session(Struct, frozen=True):
     custom_ops: tuple[CustomOpLibraries, ...] = ()
 
     def with_sharing(self, *, share: bool) -> Session:
-        """Return the session for models that share a context, or for models that do not."""
+        """Return the session with sharing of contexts enabled or disabled."""
         options = {key: value for key, value in self.options.items() if key != _SHARE}
         return replace(self, options={**options, _SHARE: "1"} if share else options)
 
@@ -72,7 +72,7 @@ RAISED = "EPB641"
 
 
 class LoadFailure(Struct, frozen=True):
-    """Failure of a run, with the model that failed, or None if it failed before the first model.
+    """Failure of a run, with the model that failed, or None if the run failed before the first model.
 
     `cannot_load` is True if this machine cannot load the model, although the model may be valid.
     """
@@ -84,7 +84,7 @@ class LoadFailure(Struct, frozen=True):
 
 
 class Attempt(Struct, frozen=True):
-    """Reports of a run, with its failure or None."""
+    """Outcome of a run: its reports, and its failure or None."""
 
     reports: tuple[Mapping[str, Any], ...]
     failure: LoadFailure | None
@@ -98,7 +98,7 @@ class Attempt(Struct, frozen=True):
 
     @property
     def devices(self) -> str:
-        """Devices of plugin EPs for a sentence. Empty if there are none."""
+        """List of the devices of plugin EPs, as text. Empty if there are none."""
         return _format_devices(self.find_reports("device"))
 
 
@@ -116,7 +116,7 @@ def list_devices(session: Session, scratch: Path, cancelled: threading.Event | N
 
 
 def run_models(loads: Sequence[Load], session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
-    """Open the models in order in one new process, run them, and close them in reverse order. Without models, select devices.
+    """Open the models in order in one new process, run them, and close them in reverse order. Without models, only select devices.
 
     After a crash, the models are run once more with verbose logging, because most EPs otherwise log nothing. The log is
     `worker.log` in the `scratch` directory. Raises EnvironmentFailure if the process cannot be started, BuildError if its

@@ -33,7 +33,7 @@ def infer_shapes(request: dict[str, Any]) -> None:
 
 
 def infer_symbolically(model: Any, options: dict[str, Any]) -> Any:
-    """Return the model with the shapes that onnxruntime's symbolic inference finds. Raises Refused if it fails."""
+    """Return the model with the shapes that onnxruntime's symbolic inference finds. Raises Refused if the inference fails."""
     from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
 
     try:

@@ -11,7 +11,7 @@ step = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.path.abs
 
 
 def convert(request: dict[str, Any]) -> None:
-    """Convert the source to another version of the operators, and write it. Raises Refused if the conversion fails."""
+    """Convert the source to another version of ONNX's operator set, and write the result. Raises Refused if the conversion fails."""
     import onnx
 
     target = request["options"]["target_version"]
@@ -21,7 +21,7 @@ def convert(request: dict[str, Any]) -> None:
         raise step.Refused(f"onnx {onnx.__version__} supports operator sets up to {newest}, not {target}", hint)
     source = step.load_model(request)
     if step.count_weight_bytes(source) > step.MAX_INLINE_BYTES:
-        hint = "Export it again with the wanted operator set."
+        hint = "Export the model again with the wanted operator set."
         raise step.Refused("the model is too large for ONNX's converter, which reads it as one protobuf message", hint)
     before = get_version(source)
     result = source if before == target else convert_model(source, target)

@@ -1,7 +1,8 @@
 """`quantize`: conversion to a QDQ model, by onnxruntime.quantization.
 
-The request has the EP's own configuration. Samples are `.npz` files, one sample each, or are generated if the options say so.
-`qnn_preprocess_model` is not called: in onnxruntime 1.31.1 it ends with a TypeError as soon as it changes a model.
+The request names the EP's own function that configures the quantization. Samples are `.npz` files, one sample each, or are generated
+if the options say so.
+`qnn_preprocess_model` is not called: in onnxruntime 1.31.1 it raises a TypeError as soon as it changes a model.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Samples:
         return iter(self.get_next, None)
 
     def set_range(self, start_index: int, end_index: int) -> None:
-        """Continue with the samples from `start_index` to before `end_index`, as onnxruntime requires of a reader for strides."""
+        """Continue with the samples from `start_index` to before `end_index`. onnxruntime calls this to calibrate in strides."""
         self._next, self._end = start_index, min(end_index, self._count)
 
     def get_next(self) -> Any:
@@ -152,7 +153,7 @@ class Generated(Samples):
         step.log(f"calibrating with {len(self)} generated samples, seed {self._seed}")
 
     def sample(self, index: int) -> dict[str, Any]:
-        """Return the sample `index`, which is equal in each call."""
+        """Return the sample at `index`. Each call returns the same values."""
         import numpy
 
         draw = numpy.random.default_rng([self._seed, index])
@@ -178,7 +179,7 @@ class Generated(Samples):
     def _sizes_of(self, value: Any) -> list[int]:
         own, given = step.sizes_of(value), self._sizes.get(value.name)
         if given is None and (own is None or not all(isinstance(size, int) for size in own)):
-            hint = "Fix them with 'input_shapes' of the model, or set those of the samples in 'sizes'."
+            hint = "Fix the sizes with 'input_shapes' of the model, or set the sizes of the samples in 'sizes'."
             shown = "unknown sizes" if own is None else f"the dynamic sizes [{', '.join(map(str, own))}]"
             raise step.Refused(f"the input '{value.name}' has {shown}", hint)
         if given is None:
@@ -202,7 +203,7 @@ def numpy_type(value: Any) -> Any:
 
 
 class _Errors(logging.Handler):
-    """Handler that keeps logged errors. `quant_pre_process` logs it and continues if its optimization fails."""
+    """Handler that keeps logged errors, because `quant_pre_process` only logs an error if its optimization fails."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -213,7 +214,7 @@ class _Errors(logging.Handler):
 
 
 def preprocess(request: dict[str, Any], options: dict[str, Any]) -> None:
-    """Run `quant_pre_process` on the source: it infers sizes, folds constants and fuses nodes. Raises Refused."""
+    """Run `quant_pre_process`, which infers sizes, folds constants and fuses nodes. Raises Refused if the optimization fails."""
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     external = step.is_external(request)
@@ -235,7 +236,7 @@ def preprocess(request: dict[str, Any], options: dict[str, Any]) -> None:
         logger.removeHandler(errors)
     if errors.messages:
         reason = errors.messages[-1].strip().splitlines()[-1]
-        hint = "Set 'skip_optimization: true' to quantize it as it is."
+        hint = "Set 'skip_optimization: true' to quantize the model as it is."
         raise step.Refused(f"onnxruntime cannot optimize the model before quantization: {reason}", hint)
 
 
@@ -263,9 +264,9 @@ def check_names(source: Any, options: dict[str, Any]) -> None:
 
 
 def name_norms() -> list[str]:
-    """Return the names of the nodes of every RMSNorm in the preprocessed model, up to its division. Nodes without a name get one.
+    """Return the names of the nodes of every RMSNorm in the preprocessed model. Nodes without a name get one.
 
-    QNN computes noise if they are quantized; see "Quantized RMSNorm" in docs/internals/facts.md.
+    The nodes end with the division. QNN computes noise if they are quantized; see "Quantized RMSNorm" in docs/internals/facts.md.
     """
     import onnx
 
@@ -276,7 +277,10 @@ def name_norms() -> list[str]:
     for number, node in enumerate(unnamed):
         node.name = f"rms_norm_{number}"
         if node.name in taken:
-            raise step.Refused(f"the node name '{node.name}' is taken", "Rename that node, or set 'float_norms: false'.")
+            raise step.Refused(
+                f"the model already has a node named '{node.name}', a name that quantization needs",
+                "Rename this node, or set 'float_norms: false'.",
+            )
     if unnamed:
         onnx.save(model, PREPROCESSED)  # external data keeps its files
     if norms:
@@ -285,9 +289,9 @@ def name_norms() -> list[str]:
 
 
 def find_norms(graph: Any) -> Any:
-    """Yield the nodes of each RMSNorm: square, mean, sum with epsilon, square root, and the division by it or its inverse.
+    """Yield the nodes of each RMSNorm: square, mean, sum with epsilon, square root, and division by the root (or product with its inverse).
 
-    LayerNorm is left out, whose square is that of a difference: QNN computes it correctly if it is quantized.
+    LayerNorm, which squares a difference, is left out: QNN computes a quantized LayerNorm correctly.
     """
     makers = {name: node for node in graph.node for name in node.output if name}
     readers: dict[str, list[Any]] = {}
@@ -329,7 +333,7 @@ def check_outputs(samples: Samples) -> None:
 
 
 def write(request: dict[str, Any], options: dict[str, Any], samples: Samples) -> None:
-    """Write the preprocessed model, quantized as the EP's configuration says. Raises Refused if the samples give no usable ranges."""
+    """Quantize the preprocessed model as the EP's configuration says, and write it. Raises Refused if samples give no usable ranges."""
     from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantType
     from onnxruntime.quantization import quantize as quantize_model
 
@@ -352,7 +356,7 @@ def write(request: dict[str, Any], options: dict[str, Any], samples: Samples) ->
 
 
 def check_scales(quantized: dict[str, Any], request: dict[str, Any]) -> None:
-    """Write the quantized model. Raises Refused if it has scales of values that were not finite."""
+    """Write the quantized model. Raises Refused if nothing was quantized, or if a scale is not finite."""
     import numpy
     import onnx
 

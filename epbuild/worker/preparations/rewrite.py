@@ -1,6 +1,6 @@
-"""`rewrite`: replacement of nodes that an EP is known to fail on, by equal ones.
+"""`rewrite`: replacement of nodes on which EPs fail by equivalent nodes.
 
-`patterns.py` of the worker describes a pattern. The last node of a pattern is the one that is replaced.
+`patterns.py` of the worker explains patterns. Only the last node of a match is replaced.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ patterns = step.beside("..", "patterns.py")
 
 
 def rewrite(request: dict[str, Any]) -> None:
-    """Write the source with replaced nodes. Raises Refused if no pattern occurs in it.
+    """Write the source with replaced nodes. Raises Refused if no pattern occurs in the source.
 
-    Weights are not read, and files of external data are copied as they are, so that the store keeps one copy of each.
+    Weights are not read, and files of external data are copied as they are, so that the store keeps one copy of each file.
     """
     model = step.load_header(request)
     graphs = list(all_graphs(model.graph))
@@ -48,7 +48,7 @@ def all_graphs(graph: Any) -> Any:
 
 
 def replace_nodes(graph: Any, row: dict[str, Any]) -> int:
-    """Replace the inputs of the last node of each match of a pattern in one graph. Return the number of matches."""
+    """Replace the operator and the inputs of the last node in each match of a pattern in one graph. Return the number of matches."""
     nodes = [
         (node.op_type if not node.domain else f"{node.domain}:{node.op_type}", node.input, node.output) for node in graph.node
     ]

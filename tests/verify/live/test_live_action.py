@@ -124,7 +124,7 @@ def test_a_failure_on_users_inputs_is_not_emitted_and_has_figures(bench: Bench) 
     assert str(problem.where) == VERIFY
     assert FAR in problem.message
     assert problem.hint is not None
-    assert "`metrics` in its `verify`" in problem.hint
+    assert "`metrics` in the recipe's `verify`" in problem.hint
     assert not bench.output("classifier").exists()
 
 
@@ -136,7 +136,7 @@ def test_a_failure_on_generated_inputs_only_is_emitted_with_a_warning(bench: Ben
     assert (warning.code, str(warning.where)) == ("EPB646", VERIFY)
     assert "for seed 0; generated inputs: weak evidence" in warning.message
     assert FAR in warning.message
-    assert "It is still emitted, because generated inputs are weak evidence." in (warning.hint or "")
+    assert "The model is still emitted, because generated inputs are weak evidence." in (warning.hint or "")
     (figures,) = bench.figures()["classifier"]["figures"]
     assert (figures["evidence"], figures["snr_db"]) == ("made", 6.0)
     assert bench.states()[VERIFY] == "current"
@@ -168,7 +168,7 @@ def test_generated_inputs_that_the_source_refuses_are_a_warning(bench: Bench) ->
     bench.asks("true")
     assert bench.build("*classifier*").exit_code == 0
     assert [warning.code for warning in bench.warned] == ["EPB665"]
-    assert "(generated inputs): the CPU EP cannot run its source with them: " in bench.warned[0].message
+    assert "(generated inputs): the CPU EP cannot run the source with generated inputs: " in bench.warned[0].message
     assert bench.refused in bench.figures()["classifier"]["unjudged"]
     bench.asks("{unjudged: fail}")
     assert bench.build("*classifier*").exit_code == 1

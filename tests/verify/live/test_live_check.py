@@ -228,7 +228,8 @@ def test_limitations_of_the_ep_fail_only_in_strict_checks(folder: Path, strict: 
     assert {finding.code for finding in found.values()} == {"EPB640" if strict else None}
     assert found["load", "decode"].message == f"{QNN} cannot load models that share here: it crashes."
     assert (
-        "it crashes; to compile it without sharing and compare its outputs, pass --recipe" in found["numbers", "decode"].message
+        "it crashes; to compile the model without sharing and compare its outputs, pass --recipe"
+        in found["numbers", "decode"].message
     )
 
 
@@ -244,12 +245,17 @@ def test_an_artifact_that_cannot_be_loaded_here_is_skipped_with_the_reason(folde
 @pytest.mark.parametrize(
     ("written", "outcome", "code", "words"),
     [
-        ("EP_SUPPORTED_OPTIMAL", "passed", None, f"{QNN} accepts it on cpu from Acme without recompilation."),
-        ("EP_SUPPORTED_PREFER_RECOMPILATION", "passed", None, "prefers that it is recompiled"),
-        ("EP_UNSUPPORTED", "failed", "EPB645", f"{QNN} rejects it on cpu from Acme; it was compiled for EP_UNSUPPORTED."),
+        ("EP_SUPPORTED_OPTIMAL", "passed", None, f"{QNN} accepts the model on cpu from Acme without recompilation."),
+        ("EP_SUPPORTED_PREFER_RECOMPILATION", "passed", None, "recommends recompiling it"),
+        (
+            "EP_UNSUPPORTED",
+            "failed",
+            "EPB645",
+            f"{QNN} rejects the model on cpu from Acme; the model was compiled for EP_UNSUPPORTED.",
+        ),
         ("EP_NOT_APPLICABLE", "skipped", None, "does not report whether"),
         ("EP_SOMETHING_NEW", "skipped", None, "returned the unknown answer EP_SOMETHING_NEW"),
-        ("v2:6", "skipped", None, "did not report whether it is compatible with this machine: cannot judge v2:6."),
+        ("v2:6", "skipped", None, "did not report whether the model is compatible with this machine: cannot judge v2:6."),
     ],
 )
 def test_the_eps_compatibility_verdict_is_reported(
@@ -361,7 +367,7 @@ def test_the_worst_of_several_inputs_is_reported_with_its_name(folder: Path) -> 
             lambda folder: behave(folder, "decode", run="fail"),
             "failed",
             "EPB649",
-            "The CPU EP cannot run its source model: running",
+            "The CPU EP cannot run the source model: running",
         ),
         (lambda folder: behave(folder, "decode_ctx", run="fail"), "failed", "EPB641", "Running it failed: Failed to get"),
         (lambda folder: behave(folder, "decode_ctx", run="give a list"), "skipped", None, "The output 'file' is not a tensor."),
@@ -382,7 +388,7 @@ def test_a_wrong_source_is_refused_and_a_missing_source_is_requested(folder: Pat
     assert (found["numbers", "decode"].outcome, found["numbers", "decode"].code) == ("failed", "EPB647")
     assert "is not the one that the model was compiled from: its SHA-256 is " in found["numbers", "decode"].message
     assert found["numbers", "prefill"].outcome == "skipped"
-    assert "specify the recipe with --recipe, or the model with --source" in found["numbers", "prefill"].message
+    assert "specify the recipe with --recipe, or the source model with --source" in found["numbers", "prefill"].message
 
 
 def test_inputs_that_do_not_fit_are_refused(folder: Path) -> None:
