@@ -1,4 +1,4 @@
-"""Inputs of a model: from `.npz` files or ONNX test sets, or generated from a seed."""
+"""Inputs of a model: from `.npz` files or test sets, or generated from a seed."""
 
 from __future__ import annotations
 
