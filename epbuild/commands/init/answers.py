@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from epbuild.commands.init.recipe import RecipeChoices, find_plan_problem, name_
 from epbuild.commands.init.sizing import BadSizes, Sized, SizeQuestions, Sizes, Sizing, read_sizes
 from epbuild.core.errors import Problem
 from epbuild.core.safepath import is_folder
+from epbuild.onnxfile.read.decoders import Decoder, find_decoder
 
 
 class BadAnswer(ValueError):
@@ -88,7 +89,8 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
     if questions is not None and kind.static and any(model.is_open for model in found):
         questions.show_static(kind)
     sizing = Sizing(sizes, questions)
-    chosen, unsized = _choose_sizes(found, sizing, kind)
+    decoders = _find_decoders(given, found, kind)
+    chosen, unsized = _choose_sizes(found, sizing, kind, decoders)
     left += unsized
     unused = sizes.keys() - sizing.used
     if unused:
@@ -97,9 +99,9 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
         )
     share = given.share_weights
     if share is None:
-        share = questions is not None and asked and len(chosen) > 1 and questions.share_weights()
+        share = questions is not None and asked and not decoders and len(chosen) > 1 and questions.share_weights()
     patterns = {model.path: find_patterns(model, kind) for model in found}
-    choices = RecipeChoices(kind, list(chosen), name_targets(targets), share, given.name, chosen, patterns)
+    choices = RecipeChoices(kind, list(chosen), name_targets(targets), share, given.name, chosen, patterns, decoders)
     choices, refused = _exclude_unplannable(path, choices, sure=set(given.models))
     left += refused
     if not choices.models:
@@ -158,17 +160,28 @@ def _find_models(
     return found, left
 
 
+def _find_decoders(given: Given, found: Sequence[FoundModel], kind: StarterKind) -> dict[str, Decoder]:
+    """Return the decoders to build at two sizes, by path. There are none if the user chose sizes or one group for all models."""
+    if not kind.static or given.sizes or (given.share_weights and len(found) > 1):
+        return {}
+    decoders = {model.path: find_decoder(model.header) for model in found if model.header is not None}
+    return {path: decoder for path, decoder in decoders.items() if decoder is not None}
+
+
 def _choose_sizes(
-    found: Sequence[FoundModel], sizing: Sizing, kind: StarterKind
+    found: Sequence[FoundModel], sizing: Sizing, kind: StarterKind, decoders: Collection[str]
 ) -> tuple[dict[str, dict[str, Sized]], list[LeftOut]]:
-    """Return the sizes of the models' inputs by path, and the models for which there are no valid sizes."""
+    """Return the sizes of the models' inputs by path, and the models for which there are no valid sizes. Skip `decoders`."""
     chosen: dict[str, dict[str, Sized]] = {}
     left = []
     headers = {model.path: model.header for model in found}
     for name, path in name_models(list(headers)).items():
         header = headers[path]
         try:
-            chosen[path] = sizing.sizes_of(name, header, static=kind.static) if header is not None else {}
+            if header is None or path in decoders:
+                chosen[path] = {}
+            else:
+                chosen[path] = sizing.sizes_of(name, header, static=kind.static)
         except BadSizes as error:
             if sizing.given:
                 raise BadAnswer(str(error)) from error

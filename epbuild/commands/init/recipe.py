@@ -18,6 +18,7 @@ from epbuild.commands.init.choices import StarterKind, is_address
 from epbuild.commands.init.sizing import Sized
 from epbuild.core.atomic import new_file
 from epbuild.core.errors import EpbuildError, Position, Problem, escape_controls
+from epbuild.onnxfile.read.decoders import Decoder
 from epbuild.plan.planner import make_plan
 from epbuild.recipe.defaults import DEFAULT_GROUPS
 from epbuild.recipe.load import load
@@ -32,6 +33,9 @@ _OUTPUTS = (
     '# outputs: [{layout: ort-model-package, path: "dist/${recipe.name}.ortpackage"}]',
 )
 _WIDTH = 120
+_PROMPT, _CONTEXT = 64, 256
+_PHASES = {"prefill": _PROMPT, "decode": 1}
+"""New tokens of each member of a decoder's group."""
 _Fields = Mapping[str, "str | Sequence[str] | _Fields"]
 """Settings by key. A string is YAML, and a sequence is a list of names."""
 
@@ -59,6 +63,8 @@ class RecipeChoices(Struct, frozen=True):
     """Sizes of inputs, by path of the model and name of the input."""
     patterns: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Patterns on which the EP is known to fail, by path of the model that contains them. `prepare` replaces the patterns."""
+    decoders: Mapping[str, Decoder] = field(default_factory=dict)
+    """Decoders by path. Each is built at two sizes, for a prompt and for one new token."""
     carried: CarriedOver | None = None
 
 
@@ -208,6 +214,9 @@ def _build_target(choices: RecipeChoices, value: str) -> _Fields:
 
 def _format_groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
     """Yield the lines for the groups. Yield only comments if each model has its own group without settings."""
+    if choices.decoders:
+        yield from _format_decoder_groups(models, choices)
+        return
     carried = choices.carried
     runs = all(choices.kind.runs_here(value) for value in choices.targets.values())
     settings = _build_settings(carried) if carried is not None else {"verify": "true"} if runs else {}
@@ -239,6 +248,38 @@ def _format_groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterato
     if shared and not choices.share_weights:
         yield f"  # For models that share weights, write: `{shared}`."
     yield from group
+
+
+def _format_decoder_groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
+    """Yield a group for each decoder, and one for the other models."""
+    runs = all(choices.kind.runs_here(value) for value in choices.targets.values())
+    others = [name for name, model in models.items() if model not in choices.decoders]
+    sharing = "share_weights" if choices.kind.entry.sharing.possible else "separate"
+    yield "groups:"
+    yield f"  # Each decoder is built at two sizes: {_PROMPT} tokens of a prompt, and one new token. Both see {_CONTEXT} tokens in all."
+    for name, model in models.items():
+        decoder = choices.decoders.get(model)
+        if decoder is None:
+            continue
+        yield f"  {format_scalar(name)}:"
+        yield "    models:"
+        for phase, tokens in _PHASES.items():
+            shapes = {value: str(list(sizes)) for value, sizes in decoder.list_shapes(tokens, _CONTEXT).items()}
+            yield f"      - model: {format_scalar(name)}"
+            yield f"        name: {phase}"
+            yield f"        input_shapes: {_format_flow(shapes)}"
+        yield f"    {sharing}: true"
+        if runs:
+            yield "    # Compares numbers on generated inputs. To fail on differences, pass your own: `verify: {data: samples/*.npz}`."
+            yield f"    verify: {_format_decoder_inputs(decoder)}"
+    if others:
+        yield from _format_entry(_GROUP, {"models": others, "separate": "true", **({"verify": "true"} if runs else {})})
+
+
+def _format_decoder_inputs(decoder: Decoder) -> str:
+    """Return the `verify` of a decoder as YAML. Masks select every token, because random masks select none."""
+    ranges = dict.fromkeys(decoder.masks, "[1, 1]")
+    return _format_flow({"data": {"ranges": ranges}}) if ranges else "true"
 
 
 def _build_settings(carried: CarriedOver) -> _Fields:

@@ -156,9 +156,9 @@ def format_note(result: VerificationResult) -> str:
 
 
 def _list_loss_ratios(losses: Sequence[Losses]) -> dict[str, list[float]]:
-    """Return the signal-to-noise ratios of the preparations and of the EP. Undefined ratios are left out."""
+    """Return the signal-to-noise ratios of the preparations and of the EP. Empty if one of them loses nothing."""
     found = {
         "preparations": [loss.preparation.snr_db for loss in losses if loss.preparation.snr_db is not None],
         "EP": [loss.ep.snr_db for loss in losses if loss.ep.snr_db is not None],
     }
-    return {who: ratios for who, ratios in found.items() if ratios}
+    return found if all(found.values()) else {}
