@@ -61,7 +61,7 @@ def test_an_editor_describes_the_values_of_short_forms(server: LanguageServer, t
 
 
 def test_an_editor_explains_a_short_key(server: LanguageServer) -> None:
-    assert "The SoC that QNN compiles for" in server.hover(f"{SHORT}qnn\n    so|c: SM8750\n")
+    assert "SoC that QNN compiles for" in server.hover(f"{SHORT}qnn\n    so|c: SM8750\n")
     assert "Qualcomm" in server.hover(f"{SHORT}q|nn\n    soc: SM8750\n")
 
 

@@ -48,7 +48,7 @@ def test_a_new_step_is_explained_by_missing_inputs(tmp_path: Path) -> None:
         "  - the toolchain 'qnn' is not provisioned yet\n"
         "\n"
         "new  emit:main/phone/directory\n"
-        "  It was never emitted here.\n"
+        "  It has never been emitted here.\n"
         "  It depends on:\n"
         "    new  compile:main/phone/relu\n"
         "      It has never been built here.\n"

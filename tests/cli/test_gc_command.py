@@ -17,7 +17,7 @@ def rows(text: str) -> dict[str, list[str]]:
     """Return the table's cells by the name of their row, without units."""
     lines = text.split("\n\n", maxsplit=1)[0].splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[0].split() == ["removed", "needed", "used", "lately"]
+    assert lines[0].split() == ["removed", "needed", "recently", "used"]
     return {line[:20].strip(): line[20:].split() for line in lines[1:]}
 
 
@@ -76,8 +76,8 @@ def test_a_missing_workspace_is_reported_and_forgotten(tmp_path: Path) -> None:
     ("option", "value", "words"),
     [
         ("--max-size", "20", "invalid size '20'"),
-        ("--max-age", "soon", "invalid time: soon"),
-        ("--max-age", "-1d", "invalid time: -1d"),
+        ("--max-age", "soon", "invalid time 'soon'"),
+        ("--max-age", "-1d", "invalid time '-1d'"),
     ],
 )
 def test_a_malformed_limit_is_refused_with_the_expected_form(tmp_path: Path, option: str, value: str, words: str) -> None:

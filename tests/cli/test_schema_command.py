@@ -31,7 +31,7 @@ def test_a_schema_file_is_replaced_without_leftovers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["recipes"], 2, "'recipes' is not one of 'recipe', 'manifest', 'catalog', 'report', 'doctor'"),
+        (["recipes"], 2, "expected one of 'recipe', 'manifest', 'catalog', 'report', 'doctor', found 'recipes'"),
         (["--output", "."], 2, "is a directory"),
         (["--output", "missing/schema.json"], 3, "missing"),
     ],

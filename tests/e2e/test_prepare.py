@@ -101,7 +101,7 @@ def test_a_prepared_model_is_compiled_and_only_changed_steps_run_again(prepared:
         ("import os; os.abort()", "EPB458" if os.name != "nt" else "EPB455", "crashed (SIGABRT)" if os.name != "nt" else "ended"),
         ("import sys; print('bad luck'); sys.exit(3)", "EPB455", "exited with status 3. It printed: bad luck"),
         ("import sys; open(sys.argv[2], 'wb').write(b'no model' * 99)", "EPB457", "incomplete or invalid ONNX file"),
-        ("pass", "EPB457", "without writing out/left.onnx"),
+        ("pass", "EPB457", "did not write out/left.onnx"),
         ("import time; print('on and on', flush=True); time.sleep(600)", "EPB453", "It printed: on and on"),
     ],
     ids=["raises", "crashes", "exits", "garbage", "nothing", "hangs"],

@@ -136,6 +136,6 @@ def test_an_if_with_branches_of_different_sizes_is_reported(project: Project) ->
     inputs = {"x": (TensorProto.FLOAT, ["batch", "samples"]), "rate": (TensorProto.INT64, [])}
     write_graph(project.folder / "speech.onnx", nodes, {"sixteen": numpy.int64(16000)}, inputs)
     [told] = failures(project, "{speech: {path: speech.onnx, input_shapes: {x: [1, 16]}}}")
-    assert "If its branches need different sizes, none fits all" in told
+    assert "If the branches need different sizes, no size fits all of them" in told
     assert "silero_vad_16k_op15.onnx" in told
     assert "Change them in the recipe" not in told
