@@ -1,4 +1,4 @@
-"""Sizes of decoders with a key-value cache, which are recognized by their inputs and outputs."""
+"""Decoders with a key-value cache: recognition, and sizes for their phases."""
 
 from __future__ import annotations
 
