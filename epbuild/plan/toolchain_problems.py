@@ -45,7 +45,7 @@ def find_toolchain_problems(toolchain: ToolchainSpec, eps: _Eps, catalog: Catalo
         packages = ", ".join([*toolchain.packages, *additions])
         hint = f"Write `toolchains: {{{toolchain.name}: {{packages: [{packages}]}}}}`."
     elif additions is not None:
-        hint = f"Add {', '.join(additions)} to its packages."
+        hint = f"Add {', '.join(additions)} to the toolchain's packages."
     elif len(lacking) == len(eps) == 1:
         hint = f"Replace its packages with {format_environments(packagings[0])}."
     else:

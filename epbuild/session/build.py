@@ -119,11 +119,11 @@ class BuildExecutor:
         self._emitter.adopt_current()
 
     def expect(self, jobs: int) -> float | None:
-        """Start counting progress with `jobs` parallel actions. Return the expected seconds; None if they are unknown."""
+        """Start counting progress with `jobs` parallel actions. Return the expected seconds, or None if they are unknown."""
         return self._ledger.expect({action: self.cost(action) for action in self._found.todo}, jobs)
 
     def cost(self, ident: str) -> Cost:
-        """Return the expected cost of an action. A result that is only fetched costs nothing."""
+        """Return the expected cost of an action. The cost is zero if the action's result only has to be fetched."""
         if self._found.actions[ident].remote:
             return Cost(0.0, measured=True)
         return estimate_cost(self._plan.actions[ident], self._workspace, self._memory)
@@ -136,7 +136,7 @@ class BuildExecutor:
         return self._needed_memory(ident)
 
     def _needed_memory(self, ident: str) -> int:
-        """Return the memory that an action needs wherever it runs."""
+        """Return the memory in bytes that an action needs, on this or another machine."""
         action = self._plan.actions[ident]
         measured = self._workspace.measurement(get_cost_name(ident, self._memory))
         return get_action_type(action).memory(action, measured.peak_rss_bytes if measured is not None else None)
@@ -163,7 +163,7 @@ class BuildExecutor:
         return allowed or not error.stops_others
 
     def _hold_back(self, action: str, failed: str) -> None:
-        """Hold back the actions that need a failed action, and warn about their outputs from an earlier build."""
+        """Mark all actions that need a failed action as held back. Warn about outputs of these actions from an earlier build."""
         held = {action}
         for ident, other in self._plan.actions.items():  # in dependency order
             if not held.intersection(other.needs) or ident in self._held_back:
@@ -174,7 +174,7 @@ class BuildExecutor:
                 message = (
                     f"{format_path(other.path)} is out of date but was kept: {failed} failed, and the recipe allows this failure"
                 )
-                hint = "Delete it if it must not be used."
+                hint = "Delete this output if it must not be used."
                 self._progress.report(Warned(Problem("EPB460", message, StepId(other.id), hint)))
 
     def skip(self, action: str) -> None:
@@ -183,7 +183,7 @@ class BuildExecutor:
         self._ledger.end_all(action, "skipped", note)
 
     def give_up(self, missing: Set[str]) -> None:
-        """Fail the `missing` actions, whose results may not be built, and skip all others."""
+        """Report the actions `missing` as failed, because their results may not be built. Report all other actions as skipped."""
         for ident in self._found.todo:
             if ident in missing:
                 self.fail(ident, MissingResultError(self._plan.actions[ident]))
@@ -191,7 +191,7 @@ class BuildExecutor:
                 self.skip(ident)
 
     def finished(self, seconds: float, *, every_model: bool) -> RunFinished:
-        """Report the coverage of new models (or of every model) and the bytes saved by sharing. Return the totals."""
+        """Report the coverage of new models (all models if `every_model`) and the bytes saved by sharing. Return the totals."""
         new = {ident for ident, group in self._plan.session_groups.items() if every_model or self._is_new(group)}
         for event in (*find_covered_models(self._plan, self._results, self._failures, new), *self._find_savings()):
             self._progress.report(event)
@@ -268,9 +268,10 @@ class BuildExecutor:
             )
 
     def _look_up(self, planned: Action) -> tuple[KeyedAction, Origin | None]:
-        """Compute the key of an action, and fetch its result if only the remote cache has it. Return the origin of a fetched result.
+        """Compute the key of an action, and fetch the result if only the remote cache has it.
 
-        If there is no result, first rebuild needed results that the store has lost.
+        If the action has no result, rebuild the results that it needs and that the store has lost, and look up the result again. Return
+        the action with its key, and the origin of the result. The origin is None if nothing was fetched.
         """
         subject = self._compute_key(planned)
         origin = self._fetch(subject)
@@ -292,7 +293,7 @@ class BuildExecutor:
         return KeyedAction(action, compute_action_key(document), document, needed)
 
     def _fetch(self, subject: KeyedAction) -> Origin | None:
-        """Store the result of an action if only the remote cache has it. Return its origin; None if nothing was fetched."""
+        """Fetch the result of an action if only the remote cache has it. Return "remote" if the result was fetched, or else None."""
         remote, action, key = self._surveyor.remote, subject.action, subject.key
         if remote is None or self._surveyor.result(action, key) is not None:
             return None
@@ -306,7 +307,7 @@ class BuildExecutor:
         return "remote"
 
     def _find_known(self, subject: KeyedAction, *, again: bool) -> tuple[Outcome, ActionResult | None]:
-        """Return the outcome of an action's steps, and the action's result. The result is None if it is unknown."""
+        """Return the known result of an action, or None, preceded by the outcome of the action's steps if this result is used."""
         action, key = subject.action, subject.key
         result = self._surveyor.result(action, key)
         if self._found.actions[action.id].key is None and not again:
@@ -332,7 +333,7 @@ class BuildExecutor:
         return new
 
     def _provision_toolchain(self, subject: KeyedAction) -> bool:
-        """Provision the toolchain of an action. Return whether its identity matches the key document."""
+        """Provision the toolchain of an action. Return whether the toolchain's identity matches the action's key document."""
         action, name = subject.action, get_toolchain_name(subject.action)
         if name not in self._toolchains.known.environments:
             self._progress.report(StepStarted(action.steps[0], f"waiting for the toolchain {name}"))
@@ -345,7 +346,7 @@ class BuildExecutor:
         return not describe_differences({"toolchain": subject.document["toolchain"]}, {"toolchain": identity})
 
     def _restore(self, needed: Iterable[Made]) -> bool:
-        """Rebuild needed results that the store has lost. Return whether any result was lost."""
+        """Rebuild those of the `needed` results that the store has lost. Return whether any result was lost."""
         lost = [made for made in needed if not self._surveyor.is_whole(made)]
         for made in lost:
             self._progress.report(StepOutput(made.action.steps[0], "the store has lost the result; rebuilding it"))

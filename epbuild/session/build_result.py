@@ -28,14 +28,14 @@ class BuildResult(Struct, frozen=True):
     outcomes: Mapping[str, Outcome]
     """Outcomes of the requested steps, and of the steps that they need, by id."""
     failures: Mapping[str, tuple[Problem, ...]]
-    """Reasons for the failure of steps, by id. Steps that are allowed to fail are included."""
+    """Problems of failed steps, by step id. Steps that are allowed to fail are included."""
     warnings: tuple[Problem, ...]
     finished: RunFinished
-    """Counts, and the exit code of the command line."""
+    """Event at the end of the build, with counts of steps and the exit code of the command."""
 
 
 class BuildFailed(BuildError):
-    """Failure of steps that may not fail: `problems` has the reasons, `result` the outcomes of all steps."""
+    """Error of a build with failed steps or comparisons. `problems` has the reasons, and `result` has the outcomes of all steps."""
 
     def __init__(self, result: BuildResult, *problems: Problem) -> None:
         super().__init__(*problems)
@@ -43,7 +43,7 @@ class BuildFailed(BuildError):
 
 
 class ResultCollector(BatchProgress):
-    """`Progress` that passes every event on and collects the result."""
+    """`Progress` that passes every event on and collects the result of the build."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = forward_one_by_one(progress)

@@ -18,13 +18,13 @@ from epbuild.verify.live.judging import find_number_problems
 
 _FIGURES = {"cosine": 6, "snr_db": 1}
 """Metrics in the coverage table, with their number of decimals. Larger values are better."""
-_NOT_TRIED = "a step that it needs failed"
+_NOT_TRIED = "a step that the model needs failed"
 
 
 def find_covered_models(
     plan: Plan, results: Mapping[str, ActionResult], failures: Mapping[str, Sequence[Problem]], touched: Container[str]
 ) -> list[ModelCovered]:
-    """Return the coverage of each model for all its targets, in the plan's order, from the session groups in `touched`.
+    """Return the coverage of each model for each target of the session groups `touched`. Rows of one model are adjacent.
 
     `results` has all known results, even if they do not meet expectations. `failures` has the problems of failed actions. Models that
     the build did not reach are left out.
@@ -38,7 +38,7 @@ def list_all_models(
     failures: Mapping[str, Sequence[Problem]],
     touched: Container[str] | None = None,
 ) -> list[ModelCovered]:
-    """Return the coverage of all models, including those that were not built."""
+    """Return the coverage of all models, or of those in the session groups `touched`, including models that were not built."""
     names = Counter((group.target.name, member.name) for group in plan.session_groups.values() for member in group.members)
     rows: list[ModelCovered] = []
     for ident, group in plan.session_groups.items():
@@ -77,7 +77,7 @@ def list_all_models(
 def _find_verify_problems(
     action: Action | None, member: str, result: ActionResult | None, failures: Mapping[str, Sequence[Problem]]
 ) -> Sequence[Problem]:
-    """Return the problems of a model's failed `verify` step; none if the step passed, was not run, or does not exist."""
+    """Return the problems that a model's `verify` step found. Empty if the step passed, was not run, or does not exist."""
     if not isinstance(action, Verification):
         return ()
     checked = next((checked for checked in action.members if checked.name == member), None)
@@ -89,13 +89,13 @@ def _find_verify_problems(
 
 
 def _find_accuracy(checked: ActionResult | None, member: str) -> dict[str, float] | None:
-    """Return the worst figures of all outputs of a model; None if they were not measured, or are unknown."""
+    """Return the worst value of each accuracy metric over all outputs of a model, or None if there are no measurements."""
     figures = checked.figures if isinstance(checked, VerificationResult) else ()
     return find_worst_figures([asdict(row) for row in figures if row.member == member])
 
 
 def find_worst_figures(rows: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:
-    """Return the worst value of each figure over the rows of all outputs, or None if there are no values."""
+    """Return the worst value of each accuracy metric in `rows`, which has a row for each output, or None if there are no values."""
     found: dict[str, list[float]] = {name: [] for name in _FIGURES}
     for row in rows:
         for name, values in found.items():
@@ -105,7 +105,7 @@ def find_worst_figures(rows: Iterable[Mapping[str, Any]]) -> dict[str, float] | 
 
 
 def _find_problems(plan: Plan, ident: str, failures: Mapping[str, Sequence[Problem]]) -> Sequence[Problem] | None:
-    """Return the problems of a failed action. Empty if only a needed action failed; None if neither failed."""
+    """Return the problems of an action that failed, () if only an action that it needs failed, or None if nothing failed."""
     if ident in failures:
         return failures[ident]
     waiting = list(plan.actions[ident].needs)

@@ -141,14 +141,14 @@ class Emitter:
         self._ledger.end(StepFinished(emission.id, "emitted", seconds, note, emitted.size))
 
     def _make_emission_record(self, emission: Emission, key: str, document: Mapping[str, Any]) -> StepRecord:
-        """Return the step record of an output that is in place: its path, and the keys of the results in the output."""
+        """Return the step record of an emission: the path of the output, and the keys of the results in the output."""
         made = [self._actions.made.get(ident) or self._found.actions[ident].made for ident in emission.needs]
         results = sorted(item.key for item in made if item is not None)
         result = {PLACE: self._outputs.place(emission.path), RESULTS: results}
         return make_step_record(emission.id, key, document, result)
 
     def _find_moved_files(self, emission: Emission) -> Mapping[str, Mapping[str, Any]]:
-        """Return the files that the emission wrote to its former path, by their current names."""
+        """Return the files that the emission wrote to its former path, by the names that they have at the current path."""
         left = self._left.get(emission.id)
         if left is None or not emission.is_file:
             return left.files if left is not None else {}
@@ -172,7 +172,8 @@ class Emitter:
     def _write(self, tree: OutputTree, written: OwnedFiles, hidden: HiddenFolders | None) -> tuple[OutputTree, dict[str, Any]]:
         """Write or push an output. If the store has lost results, rebuild them, but only once.
 
-        `written` has the files at the output's path. Return the tree that was written, and its files. After a rebuild, this is a new tree.
+        `written` has the files that epbuild wrote to the output's path before. Return the tree that was written, and the tree's files.
+        After a rebuild, it is a new tree.
         """
         emission = tree.emission
         pusher, digests = _Pusher(emission.id, self._progress, self._actions.cancelled), self._surveyor.digests
@@ -190,7 +191,7 @@ class Emitter:
                 for ident in emission.needs:
                     self._actions.remake(ident)
                 tree = self._plan(emission)
-        raise AssertionError("the last attempt returns or raises")
+        raise AssertionError("the last attempt neither returned nor raised an error")
 
 
 class _Pusher(Struct, frozen=True):
@@ -211,7 +212,7 @@ class _Pusher(Struct, frozen=True):
 
 @dataclass
 class _PushLog:
-    """Log of a push that reports its progress, at most once a second."""
+    """Receiver of the progress of a push. Reports the progress at most once a second."""
 
     step: str
     host: str
@@ -225,7 +226,7 @@ class _PushLog:
 
 
 def find_ends(emission: Emission, files: Mapping[str, Any]) -> Iterator[StepEnd]:
-    """Yield the end of each step of an emission that wrote `files`."""
+    """Yield a `StepEnd` for each step of an emission that wrote `files`."""
     for part in emission.parts:
         if part.merging is not None:
             merged = files.get(posixpath.join(part.folder, part.models[part.merging.name]))
@@ -272,7 +273,7 @@ def remove_orphan(
     cancelled: threading.Event,
     hidden: HiddenFolders | None = None,
 ) -> Cleaned | None:
-    """Remove an orphan, except the `claimed` files, and forget it. Return None if the output is already gone or no longer an orphan.
+    """Remove the files of an orphan, except the `claimed` ones, and its record. Return None if it is gone or no longer an orphan.
 
     `hidden` is passed to `recover_swaps`. Raises EnvironmentFailure if the orphan's folder cannot be written. Raises StoreError if a file
     cannot be read or the workspace cannot be written. Raises Cancelled if `cancelled` is set while another build holds the lease.
@@ -289,7 +290,7 @@ def remove_orphan(
 def remove_output(
     output: OutputRecord, base: Path, digests: Digests, claimed: Collection[Path], hidden: HiddenFolders | None = None
 ) -> Cleaned:
-    """Remove an output below the folder `base`, but keep its record. Callers must hold the output's lease.
+    """Remove the files of an output below the folder `base`, but keep the output's record. Callers must hold the output's lease.
 
     Raises the errors of `remove_orphan`.
     """

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _INTERVAL = 1.0
 """Seconds before the first event about hashing, and between such events."""
 Coverage = Literal["whole", "partial", "failed verify", "failed", "not built"]
-"""`whole`, `partial` and `failed`: the EPs of a target took all nodes of a model, some or none.
+"""`whole` and `partial`: the EPs of a target took all nodes of a model, or only some. `failed`: the model could not be compiled.
 
-`failed verify`: the model was compiled, and its `verify` failed. `not built`: it was never compiled.
+`failed verify`: the model was compiled, but its `verify` step failed. `not built`: the model was never compiled.
 """
 Comparison = Literal["same", "known", "different"]
 """Outcome of a comparison: equal bytes, only known differences of the target, or other differences."""
@@ -81,14 +81,17 @@ class Hashed(Event, frozen=True):
 
 
 class HashingEvents(Struct, frozen=True):
-    """Source of events about hashing that takes longer than a second, at most one a second."""
+    """Source of events about hashing that takes longer than a second. It reports at most one event a second."""
 
     progress: Progress
     clock: Callable[[], float] = time.monotonic
 
     @contextmanager
     def counting(self, total: int) -> Iterator[Count]:
-        """Report how many of `total` bytes are hashed. The block calls the yielded function with each piece's size, from any thread."""
+        """Report how many of `total` bytes have been hashed.
+
+        The `with` block calls the yielded function with the size of each piece that it has hashed, from any thread.
+        """
         lock = threading.Lock()
         begin = last = self.clock()
         done = 0
@@ -128,7 +131,7 @@ class ToolchainInstalling(Event, frozen=True):
     done: int
     """Bytes that were received."""
     total: int
-    """Bytes to receive, if they are known."""
+    """Bytes to receive, as far as they are known."""
 
 
 class ToolchainReady(Event, frozen=True):
@@ -141,7 +144,7 @@ class ToolchainReady(Event, frozen=True):
     seconds: float
     """Duration."""
     note: str = ""
-    """Remarks."""
+    """Remark for users. Empty if there is none."""
 
 
 class ToolchainFailed(Event, frozen=True):
@@ -181,7 +184,7 @@ class Fetched(Event, frozen=True):
 
 
 class ResultsShared(Event, frozen=True):
-    """The build waits for uploads to the `remote` cache: `done` of `total` results are written."""
+    """The build waits for uploads to the `remote` cache: `done` of `total` results have been uploaded."""
 
     remote: str
     """Address of the remote cache."""
@@ -233,14 +236,14 @@ class ModelCovered(Event, frozen=True):
     """Coverage of a model by the EPs of a target after a build."""
 
     step: str
-    """Id of the step."""
+    """Id of the compile or share step of the model."""
     model: str
     """Name of the model. The group's name precedes it if several groups have a model of this name for the target."""
     target: str
     """Name of the target."""
     outcome: Coverage
-    """`whole`, `partial` or `failed`: the EP took all nodes, some or none. `failed verify`: the model was compiled, but its
-    verification failed. `not built`: it was not compiled."""
+    """`whole` and `partial`: the EP took all nodes, or only some. `failed`: the model could not be compiled. `failed verify`: the
+    model was compiled, but its verification failed. `not built`: the model was not compiled."""
     ep_context_nodes: int | None = None
     """Number of EPContext nodes; null if nothing was compiled."""
     outside: FallbackNodes | None = None

@@ -42,13 +42,13 @@ class KeyedAction(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class WatchedExecution(Execution):
-    """One run of an action. Its result is discarded if one of its inputs has changed in the meantime."""
+    """One run of an action. The result is discarded if an input of the action has changed during the run."""
 
     subject: KeyedAction
     surveyor: Surveyor
     idle: IdleActions
     written: Mapping[Path, tuple[int, ...]]
-    """Stats of the users' files, as `stat_writes` returns them. Blobs are excluded, because their names are digests."""
+    """Stats of the action's input files before the run, from `stat_writes`. Blobs are excluded, because their names are digests."""
 
     def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
         return collect_digests(self.surveyor, self.subject, files)
@@ -67,7 +67,7 @@ class WatchedExecution(Execution):
         if not changes and touched:
             changes = [f"{format_path(Path(touched[0]))} was touched, so its content may have changed temporarily"]
         if changes:
-            message = f"an input changed while the model was {kind.done}: {'; '.join(changes)}"
+            message = f"an input changed while the model was being {kind.done}: {'; '.join(changes)}"
             raise BuildError(Problem("EPB415", message, StepId(action.id), "The result was discarded. Run the build again."))
 
     def release_slot(self) -> None:
@@ -93,12 +93,12 @@ class Executions:
         self._idle = idle
 
     def make_factory(self, subject: KeyedAction) -> ExecutionFactory:
-        """Return the factory of an action's executions. The first execution has an empty name. All others have unique names."""
+        """Return a factory that opens executions of an action. Callers must open each execution with another name, which may be empty."""
         return _ExecutionFactory(self, subject)
 
     @contextmanager
     def open(self, subject: KeyedAction, name: str) -> Iterator[Execution]:
-        """Open one run of an action for a `with` block. `name` names the run's log. Raises BuildError if the toolchain has changed."""
+        """Open one run of an action for a `with` block. The run's log is called `name`. Raises BuildError if the toolchain has changed."""
         action, workspace, store = subject.action, self._surveyor.workspace, self._surveyor.store
         environment = self._check_toolchain(action, subject.document)
         blobs = {store.place(digest) for made in subject.needed for digest in made.result.digests.values()}
@@ -122,7 +122,7 @@ class Executions:
             )
 
     def _check_toolchain(self, action: Action, document: Mapping[str, Any]) -> Environment:
-        """Return the current environment of the action's toolchain. Raises BuildError if it differs from the key `document`."""
+        """Return the current environment of an action's toolchain. Raises BuildError if `document` describes another environment."""
         kind, environment = get_action_type(action), self._toolchains.current(action)
         changes = describe_differences({"toolchain": document["toolchain"]}, {"toolchain": kind.identity(action, environment)})
         if changes:
@@ -140,13 +140,13 @@ class _ExecutionFactory(Struct, frozen=True):
 
 
 def collect_digests(surveyor: Surveyor, subject: KeyedAction, files: Iterable[Path]) -> Mapping[Path, str]:
-    """Return the SHA-256 of an action's files and needed blobs. Blobs are not read, as their names contain the digest."""
+    """Return the SHA-256 of `files` and of the blobs that an action needs. Blobs are not read, as their names contain the digest."""
     blobs = {surveyor.store.place(digest): digest for made in subject.needed for digest in made.result.digests.values()}
     return {**surveyor.digests.of_many(file for file in files if file not in blobs), **blobs}
 
 
 def stat_writes(path: Path) -> tuple[int, ...]:
-    """Return stats that change when a file is written or replaced, but not when it is linked. Empty if the file is gone."""
+    """Return stats that change when a file is written or replaced, but not when a hard link to it is added. Empty without a file."""
     try:
         seen = path.stat()
     except OSError:

@@ -128,7 +128,7 @@ def check_lock(recipe: Recipe) -> None:
 
 
 def find_locked_wheels(recipe: Recipe) -> dict[str, tuple[str, ...]]:
-    """Return the locked SHA-256 of the wheels that contain models, by the requirement of each release.
+    """Return the locked SHA-256 digests of the wheels that contain models, by the release's requirement, such as `name==1.0`.
 
     Raises PlanError (EPB242) for a lock that cannot be read.
     """

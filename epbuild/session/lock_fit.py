@@ -22,14 +22,14 @@ _SESSION_KEYS = "session-keys"
 
 
 class Misfit(Struct, frozen=True):
-    """Deviation of a recipe from its lock, with the toolchain that it concerns, if any."""
+    """Deviation of a recipe from its lock, with the name of the affected toolchain, if any."""
 
     problem: Problem
     toolchain: str | None = None
 
 
 def find_misfits(recipe: Recipe, lock: Lock, path: Path) -> Iterator[Misfit]:
-    """Yield the deviations of a recipe from the lock in `path`: one for each toolchain, model and EP."""
+    """Yield the deviations of a recipe from a lock, at most one for each toolchain, EP, model and wheel. `path` names the lock."""
 
     def misfit(code: str, message: str, where: Position | None = None, toolchain: str | None = None) -> Misfit:
         return Misfit(Problem(code, message, where or Position(str(path), 1, 1), _AGAIN), toolchain)
@@ -63,7 +63,7 @@ def find_misfits(recipe: Recipe, lock: Lock, path: Path) -> Iterator[Misfit]:
         if requirement not in held and model.name in lock.models:  # otherwise the model is reported already
             others = [other for other, name in held.items() if name == address.distribution and other not in releases]
             reported.update(others)
-            instead = f"; it has the wheel of {', '.join(others)}" if others else ""
+            instead = f"; the lock has the wheel of {', '.join(others)}" if others else ""
             message = f"{path.name} does not have the wheel of {requirement}, which contains the model '{model.name}'{instead}"
             yield misfit("EPB297", message, model.path_where)
     for requirement in sorted(held.keys() - releases.keys() - reported):
@@ -71,7 +71,7 @@ def find_misfits(recipe: Recipe, lock: Lock, path: Path) -> Iterator[Misfit]:
 
 
 def collect_catalog_facts(recipe: Recipe) -> dict[str, str]:
-    """Return the locked facts of the catalog: the revision of each EP (as packaged) that targets use, and of the session keys.
+    """Return the catalog revisions to lock, by subject: one for each EP and package that targets use, and one for the session keys.
 
     Raises BadCatalog or OSError if a user's catalog file cannot be used, and KeyError for an unknown EP.
     """
@@ -86,7 +86,7 @@ def collect_catalog_facts(recipe: Recipe) -> dict[str, str]:
 
 
 def list_toolchain_eps(recipe: Recipe, toolchain: ToolchainSpec) -> list[EpEntry]:
-    """Return the EPs that the recipe's targets use from a toolchain. Raises the same errors as `collect_catalog_facts`."""
+    """Return the entries of the EPs that targets use from a toolchain. Raises the same errors as `collect_catalog_facts`."""
     catalog = Catalog.with_files(recipe.directory / reference.name for reference in recipe.catalogs)
     targets = [target for target in recipe.targets.values() if target.toolchain.name == toolchain.name]
     names = {choice.ep.name for target in targets for choice in target.eps if choice.library is None}
@@ -94,13 +94,13 @@ def list_toolchain_eps(recipe: Recipe, toolchain: ToolchainSpec) -> list[EpEntry
 
 
 def list_remote_models(recipe: Recipe) -> dict[str, ModelSpec]:
-    """Return the remote models that a group uses, by name. Other models are never fetched."""
+    """Return the remote models that the recipe's groups use, by name. Other models are never fetched."""
     used = {member.model.name for group in recipe.groups.values() for member in group.members}
     return {name: model for name, model in recipe.models.items() if name in used and model.is_remote}
 
 
 def list_model_releases(recipe: Recipe) -> dict[str, tuple[PackageAddress, ModelSpec]]:
-    """Return the releases whose wheels contain models, by requirement, with the address and the spec of the first model."""
+    """Return the releases whose wheels contain models, by requirement. Each has the address and the spec of its first model."""
     releases: dict[str, tuple[PackageAddress, ModelSpec]] = {}
     for model in list_remote_models(recipe).values():
         address = parse_address(model.path)

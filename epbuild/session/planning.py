@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from epbuild.fetch.models import Pins, RemoteModel
 
 _REPORT_SECONDS = 0.2
-"""Interval of progress reports while a model is fetched."""
+"""Interval of progress reports while a model is being fetched."""
 
 
 class ReadVariables(Mapping[str, str]):
-    """Environment of this process that records every variable that is read."""
+    """Environment variables of this process. It records which variables are read."""
 
     def __init__(self) -> None:
         self.seen: dict[str, str | None] = {}
@@ -69,9 +69,9 @@ def read_plan(
     environment: Mapping[str, str] | None = None,
     memo: Memo = NO_MEMO,
 ) -> tuple[Recipe, Plan]:
-    """Return the recipe and its plan. Writes nothing.
+    """Return the recipe and its plan. Nothing is written unless a model is fetched.
 
-    `fetching` fetches missing remote models that the plan needs. If it is None, steps of missing models have unknown files. The recipe
+    `fetching` fetches missing remote models that the plan needs. If it is None, the files of missing models stay unknown. The recipe
     reads its variables from `environment` (None: this process's). Raises RecipeError, PlanError, and the errors of `fetching`.
     """
     with Workspace.open(get_workspace_folder(request.recipe), create=False) as workspace:
@@ -120,7 +120,7 @@ def plan_recipe(request: Request, recipe: Recipe, fetching: NeededModels | None,
 
 
 def resolve_remote(request: Request, recipe: Recipe) -> RemoteSettings | None:
-    """Return a request's settings for the remote cache, or None if no cache is used. Raises RecipeError if the cache must not be used."""
+    """Return a request's settings for the remote cache, or None if no cache is used. Raises RecipeError for wrong settings."""
     chosen = request.remote
     if chosen is None:
         return None
@@ -135,7 +135,7 @@ def get_workspace_folder(recipe: Path) -> Path:
 
 
 class ModelFetcher(Protocol):
-    """Fetcher of models at addresses, such as `epbuild.fetch.models`."""
+    """Fetcher of remote models. The module `epbuild.fetch.models` is the built-in one."""
 
     def fetch_model(
         self,
@@ -155,7 +155,7 @@ class RemoteModels(Struct, frozen=True):
     workspace: Workspace
     store: BlobStore
     wheels: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Locked SHA-256 of the wheels of a release, by requirement. A fetched wheel must match one of these digests."""
+    """Locked SHA-256 digests of each release's wheels, by requirement. A fetched wheel must match a digest of its release."""
     only_checked: bool = False
     """True if a previously fetched model may be used only if it came from a wheel with a locked SHA-256."""
 
@@ -163,7 +163,7 @@ class RemoteModels(Struct, frozen=True):
     """Fetcher of models. None means the built-in fetcher."""
 
     def known(self, model: ModelSpec) -> Path | None:
-        """Return the path of a model that was fetched before and still exists. Uses no network."""
+        """Return the path of a model, or None if it was not fetched before or no longer exists. Uses no network."""
         remembered = self.workspace.fact(_make_fact_name(model))
         graph = Path(remembered) if remembered else None
         return graph if graph is not None and graph.is_file() else None
@@ -207,7 +207,7 @@ class _FetchReporter:
 
 
 def find_wheels(address: PackageAddress, model: ModelSpec) -> tuple[str, ...]:
-    """Return the SHA-256 of each wheel of the release that contains `model`. Raises StoreError (EPB320, EPB322)."""
+    """Return the SHA-256 of each wheel of the release at `address`. Raises StoreError (EPB320, EPB322) at the position of `model`."""
     from epbuild.fetch.wheels import find_wheel_digests
 
     try:
@@ -223,7 +223,7 @@ def _add_position(error: PlanError | StoreError, model: ModelSpec) -> PlanError 
 
 
 def _make_fact_name(model: ModelSpec) -> str:
-    """Return the name of the workspace's fact with the path of a model. The name is a digest, as an address may contain a secret."""
+    """Return the name under which a workspace records a model's path. The name is a digest, as an address may contain a secret."""
     asked = {"path": model.path, "sha256": model.sha256, "data": dict(model.data_sha256)}
     return f"{REMOTE_MODEL}{hash_document(asked)}"
 

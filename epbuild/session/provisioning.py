@@ -1,4 +1,4 @@
-"""Provisioning of toolchains, when the first action needs them.
+"""Provisioning of each toolchain when the first action needs it.
 
 Several toolchains are provisioned in parallel. Each environment is compared with its toolchain's record. If the two differ, the record is
 no longer used, and actions that have not started get keys with the new identity.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from epbuild.session.toolchains import PlanToolchains
 
 ONLINE = "Run the command once without --offline."
-_LOCK_IT = "provisioned only to compute keys; with a lock (`epbuild lock`), a build skips this if all results are shared"
+_LOCK_IT = "provisioned only to compute keys; with a lock (`epbuild lock`), this is skipped if all results are shared"
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 2.0
 
@@ -48,7 +48,7 @@ class ProvisionPolicy(Struct, frozen=True):
     lock: HeldLock
     offline: bool = False
     shares: bool = False
-    """True if there is a remote cache."""
+    """True if the build reads results from a remote cache."""
 
 
 class Provisioning:
@@ -72,7 +72,7 @@ class Provisioning:
 
     @property
     def made(self) -> bool:
-        """True once this session has provisioned a toolchain."""
+        """True once this session has started to provision a toolchain."""
         return bool(self._futures)
 
     def __enter__(self) -> Self:
@@ -92,7 +92,7 @@ class Provisioning:
                 self._record(name, environment)
 
     def provision_unknown(self, actions: Iterable[Action]) -> None:
-        """Provision all toolchains of unknown identity at once, as keys depend on them. Raises ToolchainError."""
+        """Provision all toolchains with an unknown identity in parallel, as keys depend on the identities. Raises ToolchainError."""
         unknown = [action for action in actions if action.runs_in is not None and self.known.of(action) is None]
         names = [get_toolchain_name(action) for action in unknown if self.known.is_for_here(action)]
         self.begin(names)
@@ -109,7 +109,7 @@ class Provisioning:
                     threading.Thread(target=self._fulfill, args=(name, future), name=f"toolchain {name}", daemon=True).start()
 
     def is_refused(self, action: Action) -> bool:
-        """Return whether the toolchain of an action differs from its record."""
+        """Return whether the toolchain of an action has turned out to differ from the toolchain's record."""
         return bool(self._refused) and get_toolchain_name(action) in self._refused
 
     def environment(self, action: Action) -> Environment:
@@ -119,7 +119,9 @@ class Provisioning:
         """
         if not self.known.is_for_here(action):
             reason = self.known.explain_obstacle(action)
-            raise EnvironmentFailure(Problem("EPB416", reason, StepId(action.id), "Build it on a machine that can run it."))
+            raise EnvironmentFailure(
+                Problem("EPB416", reason, StepId(action.id), "Build this step on a machine that can run it.")
+            )
         name = get_toolchain_name(action)
         if name not in self.known.environments:
             self.begin([name])
@@ -185,7 +187,7 @@ class Provisioning:
         return _LOCK_IT
 
     def _compare(self, name: str, environment: Environment) -> None:
-        """Refuse the record of a toolchain if it differs from the environment."""
+        """Stop using the record of a toolchain if the record differs from the environment, and warn about it."""
         recorded, needs = self.known.recorded(name), self.known.needs[name]
         if recorded is None:
             return

@@ -1,4 +1,4 @@
-"""`run --rebuild-and-compare`: results rebuilt and compared with stored ones.
+"""Comparison of rebuilt results with stored ones (`run --rebuild-and-compare`).
 
 A fresh process rebuilds each result in a fresh folder. If the result differs from the stored one, both are kept beside the workspace's
 logs. A rebuild writes nothing to the store or the records.
@@ -211,7 +211,10 @@ class _Rebuilding:
 
 
 def _find_differences_in_meaning(accepted: bool, differences: Sequence[FileDifference], trees: Path) -> tuple[str, ...] | None:
-    """Return all differences except in context bytes, as texts, or None if context bytes must not differ or a file was not compared."""
+    """Describe all differences except those in context bytes. `accepted` is true if context bytes may differ.
+
+    Return None if `accepted` is false or if a file was not compared.
+    """
     if not accepted or any(item.old_size is not None and item.new_size is not None and not item.found for item in differences):
         return None
     if not differences:

@@ -136,7 +136,7 @@ class RemoteMachines:
         """Run an action on another machine. While the action waits, this machine can run another job.
 
         Returns None if the offering machines lack a device or a driver that this machine may have. Raises the error of the failed
-        run, EnvironmentFailure if no machine can run it, and Cancelled.
+        run, EnvironmentFailure if no machine can run the action, and Cancelled.
         """
         action, key, step = subject.action, subject.key, subject.action.steps[0]
         labels, (_, environment) = self._list_labels(action), self._toolchains.find_locked_environment(action)
@@ -202,7 +202,7 @@ class RemoteMachines:
                 raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), hint))
 
     def _keep_log(self, action: Action, reply: MachineReply) -> None:
-        """Save the log of a failure, and remove the log of an earlier run. A result has its own log."""
+        """Remove the log of an earlier run. If this run failed, save its log. The log of a successful run is part of the result."""
         workspace, recipe = self._surveyor.workspace, self._surveyor.memory.configuration.recipe
         path = get_log_path(workspace.directory, action.id, recipe)
         with suppress(NotFetched, MissingBlob, OSError):  # a missing log changes nothing
@@ -231,7 +231,7 @@ def _read_pieces(path: Path) -> Iterator[bytes]:
 
 
 class IdentityRequests:
-    """Requests for toolchain identities, which machines publish in the remote cache.
+    """Client that requests toolchain identities, which other machines then publish in the remote cache.
 
     With these identities, this machine can compute keys without provisioning toolchains, even for other platforms.
     """
@@ -242,7 +242,7 @@ class IdentityRequests:
         self._progress = progress
 
     def fetch(self, unknown: Mapping[Place, UnknownToolchain]) -> None:
-        """Request that machines publish the records of these toolchains, and read the records.
+        """Request that other machines publish the records of the `unknown` toolchains, and read the records.
 
         A toolchain of this platform is provisioned here later if no machine offers it. Raises UnofferedError if no machine offers a
         toolchain of another platform within a minute. Also raises SchedulerLostError, the error of a failed provisioning, and Cancelled.

@@ -53,7 +53,7 @@ class Request(Struct, frozen=True):
     cluster: ClusterAddress | None = None
     """Scheduler of other machines that build results. None means this machine."""
     places: Places = field(default_factory=dict)
-    """Positions of ids and globs of `selection` that come from a file."""
+    """Positions of those ids and globs of `selection` that were read from a file."""
     emits: bool = True
     """True if outputs are emitted. Otherwise, only results are built."""
     push_only: bool = False

@@ -1,4 +1,4 @@
-"""Runner of actions on this or another machine, if results may be built."""
+"""Runner of actions on this or another machine."""
 
 from __future__ import annotations
 

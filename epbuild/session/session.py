@@ -308,7 +308,7 @@ def _report(progress: Progress, warnings: Iterable[Problem]) -> None:
 
 
 def _refuse_obstacles(request: Request, groups: Iterable[SessionGroup]) -> None:
-    """Raise EnvironmentFailure if any of `groups` cannot be compiled on this machine. All groups have to be compiled."""
+    """Raise EnvironmentFailure if this machine cannot compile one of `groups`, unless the build can continue without the group."""
     impossible = find_obstacles([group for group in groups if not group.may_fail], sys.platform)
     if impossible and not request.keep_going and request.cluster is None:
         raise EnvironmentFailure(*impossible)

@@ -52,7 +52,7 @@ class SharedResults:
     def __init__(
         self, store: BlobStore, progress: Progress, cancelled: threading.Event, warn: Callable[[Problem], None] | None = None
     ) -> None:
-        """Pass warnings to `warn`, or report them to `progress`."""
+        """Warnings are passed to `warn`. If `warn` is None, warnings are reported to `progress`."""
         self.cancelled = cancelled
         """Event that is set once the build is being stopped."""
         self.cache: RemoteCache | None = None
@@ -71,7 +71,7 @@ class SharedResults:
 
     @contextmanager
     def opened(self, settings: RemoteSettings | None, *, reads: bool = True) -> Iterator[None]:
-        """Open the remote cache for `settings`, and use its results if `reads` is true. Raises StoreError."""
+        """Open the remote cache for `settings`, and read results from the cache if `reads` is true. Raises StoreError."""
         with open_remote_cache(settings, self._warn, self.cancelled) as self.cache:
             if self.cache is not None and reads:
                 from epbuild.survey.remote_results import RemoteResults
@@ -90,14 +90,14 @@ class SharedResults:
     def add(self, key: str, record: Mapping[str, Any], *, more: bool = False) -> None:
         """Write a result in the background, if this build writes to the remote cache.
 
-        If `more` is true, replace a stored result that has fewer parts.
+        If `more` is true, replace a result in the cache that has fewer parts.
         """
         if self._pool is not None and self.cache is not None:
             with self._lock:
                 self._writing.append(self._pool.submit(self._publish, self.cache, key, record, more=more))
 
     def offer(self, keys: Collection[str], records: ActionRecords) -> None:
-        """Write stored results in the background if this build writes to the remote cache and the cache lacks them."""
+        """Write the stored results `keys` that the remote cache lacks in the background, if this build writes to the cache."""
         if self._pool is not None and self.cache is not None and keys:
             self._offer = self._pool.submit(self._add_missing, self.cache, keys, records)
 
@@ -108,7 +108,7 @@ class SharedResults:
                 self._writing_toolchains.append(self._pool.submit(self.cache.publish, TOOLCHAIN, key, record, self._store))
 
     def finish(self, actions: int) -> None:
-        """Wait for all writes, and report the use of the cache. `actions` is the number of results of the plan."""
+        """Wait for all writes, and report the use of the cache. `actions` is the number of actions that have results."""
         if self.cache is None:
             return
         if self._offer is not None:
@@ -124,7 +124,9 @@ class SharedResults:
             lost += not future.result()
         if lost and not self._warned:
             message = f"{lost} of {format_count(len(self._writing), 'result')} could not be written to the remote cache {self.cache.name}"
-            self._warn(Problem("EPB524", message, None, "They are kept here, but other machines must build them themselves."))
+            self._warn(
+                Problem("EPB524", message, None, "These results are kept here, but other machines must build them themselves.")
+            )
         if self.results is not None:
             self.results.warn_of_the_rest()
         found = self.cache.statistics

@@ -30,9 +30,9 @@ _CURRENT_OUTCOMES = frozenset({"built", "emitted", "restored", "current"})
 
 
 def read_last(request: Request, *, refresh: bool = False) -> Snapshot | None:
-    """Return the snapshot of a request's last run; None if anything has changed or the request needs other work.
+    """Return the snapshot of a request's last run, or None if anything has changed or the request has work in any case.
 
-    With `refresh`, the new times of files that were only touched are recorded.
+    With `refresh`, record the new times of files that were only touched.
     """
     needs_more = request.rebuild_and_compare or request.every_model or request.writes or request.shard is not None
     if needs_more or not request.emits_all:
@@ -82,7 +82,7 @@ def collect_ends(
     outputs: Mapping[str, OutputRecord],
     surveyor: Surveyor,
 ) -> dict[str, ActionEnd]:
-    """Return the end of each action of the plan, by id."""
+    """Return an `ActionEnd` for each action of the plan, by id."""
     needed = {need for action in found.plan.actions.values() for need in action.needs}
     recorded = surveyor.memory.keys(found.plan.emissions)
     ends = {}
@@ -121,6 +121,6 @@ def list_observed_files(
 
 
 def estimate_clock(begin: float, recipe: Path) -> Moment | None:
-    """Return the workspace's clock at the monotonic time `begin`, before the workspace existed. Return None if it is unknown."""
+    """Estimate what the workspace's clock showed at the monotonic time `begin`. Return None if the clock cannot be read."""
     now = read_clock(str(recipe))
     return (now[0] - int((time.monotonic() - begin) * 1e9), now[1]) if now is not None else None

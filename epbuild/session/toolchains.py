@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from epbuild.session.lock import HeldLock
 
 Place = tuple[str, str]
-"""Names of a toolchain and a platform. An empty platform means this machine, if its platform has no name."""
+"""Names of a toolchain and a platform. The platform is empty for this machine if epbuild has no name for its platform."""
 
 
 class SharedRecords(Protocol):
@@ -58,7 +58,7 @@ class ToolchainSources(Struct, frozen=True):
 
 
 class UnknownToolchain(Struct, frozen=True):
-    """Locked toolchain whose identity on a platform is unknown, with an action that needs it, and the keys of its records."""
+    """Locked toolchain whose identity on a platform is unknown, with an action that needs it and the keys of the toolchain's records."""
 
     action: Action
     platform: str
@@ -109,7 +109,7 @@ class PlanToolchains:
         return None
 
     def find_locked_environment(self, action: Action) -> tuple[str, LockedEnvironment | None]:
-        """Return the platform of an action's key, and the locked environment for this platform, or None if it is not locked."""
+        """Return the platform for which an action's key is computed, and the toolchain's locked environment for it, or None."""
         places = self._find_places(action)
         known = (place for place in places if place[1] == self._here or place in self._recorded)
         place = next(known, (places or (("", self._here),))[0])
@@ -140,13 +140,13 @@ class PlanToolchains:
         """Return why the toolchain of an action is unknown."""
         name = action.runs_in.toolchain.name if action.runs_in is not None else ""
         if self.is_for_here(action) and not self._sources.environments.may_run and self.is_ready(name):
-            return f"the toolchain '{name}' is unknown, because --no-exec starts no programs"
+            return f"the identity of the toolchain '{name}' is unknown, because --no-exec starts no programs"
         if self.is_for_here(action):
             return f"the toolchain '{name}' is not provisioned yet"
         return self.explain_obstacle(action)
 
     def is_for_here(self, action: Action) -> bool:
-        """Return whether an action can run on this machine, unless an unknown obstacle prevents it."""
+        """Return whether an action can run on this machine, as far as is known."""
         return any(platform == self._here for _, platform in self._find_places(action))
 
     def explain_obstacle(self, action: Action) -> str:
@@ -218,7 +218,7 @@ class PlanToolchains:
         return place[1] == self._here and place[0] in self.environments
 
     def _find_places(self, action: Action) -> tuple[Place, ...]:
-        """Return the places where an action can run: only this platform if possible, or else all possible platforms."""
+        """Return the toolchain and each platform on which an action can run: only this platform if possible, or else all others."""
         needs = action.runs_in
         if needs is None:
             return ()
@@ -238,7 +238,7 @@ class PlanToolchains:
         return self._lock.elsewhere[name][platform]
 
     def _read(self, places: set[Place]) -> Iterator[tuple[Place, Mapping[str, Mapping[str, Any]]]]:
-        """Yield the records of each place by Python package, from the store or else from the remote cache."""
+        """Yield each place with its records by Python package. A record that the store lacks is read from the remote cache."""
         keys = {
             place: {module: compute_record_key(document) for module, document in self._documents[place].items()}
             for place in places

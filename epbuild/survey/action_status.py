@@ -39,8 +39,8 @@ class ActionStatus(Struct, frozen=True):
 def must_run(action: Action, status: ActionStatus, *, is_read: bool) -> bool:
     """Return whether a needed action has to run.
 
-    An emission has to run unless its output is in place. A result in the remote cache is fetched only if `is_read` is true, which means
-    that another action that runs reads the result.
+    An emission has to run unless its output is in place. A result in the remote cache is fetched only if `is_read` is true: another
+    action that has to run reads the result.
     """
     if isinstance(action, Emission):
         return status.state != "current"

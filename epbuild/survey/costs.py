@@ -57,7 +57,7 @@ def _estimate_from_size(action: Action) -> float:
 
 
 def _read_seconds(record: StepRecord | None) -> float | None:
-    """Return the seconds in a step record, as measured on the machine that produced the result, or None if the record has none."""
+    """Return the seconds in a step record, as measured on the machine that produced the result, or None if they are unknown."""
     measured = record.result.get("measured") if record is not None else None
     seconds = measured.get("seconds") if isinstance(measured, Mapping) else None
     return float(seconds) if isinstance(seconds, int | float) else None

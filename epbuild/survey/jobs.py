@@ -59,7 +59,7 @@ def find_missing_actions(found: Survey) -> dict[str, Action]:
 def pack_jobs(
     missing: Mapping[str, Action], seconds: Mapping[str, float], runners: Runners, most: int
 ) -> tuple[list[RunnerJob], tuple[Problem, ...]]:
-    """Pack the missing actions into at most `most` jobs for each label, the longest first.
+    """Pack the missing actions into at most `most` jobs for each label. The longest jobs come first.
 
     Actions that need a result from another platform's job are excluded. A warning states the number of excluded actions.
     """
@@ -82,7 +82,7 @@ def pack_jobs(
 
 
 def _assign_platforms(missing: Mapping[str, Action], seconds: Mapping[str, float], runners: Runners) -> Iterable[tuple[str, str]]:
-    """Yield each action's id and platform: a platform for the whole bundle if possible, or else the best platform for the action."""
+    """Yield each action's id and platform: one on which the whole bundle can run if possible, or else the best one for the action."""
     for bundle in make_bundles(missing, seconds):
         possible = {ident: runners.platforms(missing[ident]) for ident in bundle.actions}
         first = possible[bundle.actions[0]]

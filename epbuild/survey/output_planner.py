@@ -1,4 +1,4 @@
-"""Planner of output trees. It can read the keys of outputs from a memo."""
+"""Planner of output trees. Keys of trees can be read from a memo instead."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class OutputPlanner:
         return self._digests.of_many([*read, *emission.files])
 
     def _get_memo_inputs(self, emission: Emission, made: Sequence[Made]) -> object:
-        """Return all inputs of the key, or None if the key has other inputs too, such as the release of a compression library."""
+        """Return all inputs of the output's key. Return None if some are unknown here, such as the release of a compression library."""
         groups = [item.action for item in made if isinstance(item.action, SessionGroup) and not item.needed]
         if len(groups) < len(made) or emission.compression_level is not None:
             return None

@@ -38,7 +38,7 @@ class Failure(Struct, frozen=True):
     time: float
 
     def as_error(self) -> EpbuildError:
-        """Return the error with a hint that the action did not run again."""
+        """Return the error with a hint that the action was not run again."""
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.time))
         why = (
             f"This failure is from {when}. No input has changed since, so the step was not run again. "
@@ -57,7 +57,7 @@ class Failures:
         self._recipe = recipe
 
     def of(self, action: str, key: str) -> Failure | None:
-        """Return the last failure of an action, or None if the key or the release of epbuild has changed. Raises StoreError."""
+        """Return the recorded failure of an action, or None if there is none with this key and release of epbuild. Raises StoreError."""
         text = self._workspace.fact(self._get_name(action))
         try:
             document: dict[str, Any] = json.loads(text) if text is not None else {}

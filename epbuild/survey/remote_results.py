@@ -146,7 +146,7 @@ class _BlobsOfResults:
             self._store.copy(digest, write)
 
     def _find_lacking(self, digest: str) -> Blob | None:
-        """Return the blob of a digest if the store lacks the blob. Return None if the store has the blob or its size is unknown."""
+        """Return the blob with this digest if the store lacks it. Return None if the store has the blob or the blob's size is unknown."""
         size = self._sizes.get(digest)
         return None if size is None or self._store.has(digest, size) else Blob(digest, size)
 

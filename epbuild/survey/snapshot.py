@@ -70,7 +70,7 @@ class Snapshot:
     links: Sequence[tuple[str, str]]
     """Symbolic links in the paths of the files, with their targets."""
     view: tuple[str, str]
-    """Result of `describe_view`."""
+    """Values that determine how messages name files, from `describe_view`."""
     drivers: Sequence[tuple[Any, str]]
     """Drivers that an EP's output may depend on, with their versions. A driver is a tuple of arguments for `read_driver_version`."""
     lock: str
@@ -86,12 +86,12 @@ class Snapshot:
     is_current: bool
     """True if all steps were current. Otherwise, the snapshot is used only to watch the files."""
     fresh: Sequence[int]
-    """Numbers of the files whose times could not be trusted."""
+    """Indexes in `files` of the files whose times could not be trusted."""
     files: list[Stat]
     digests: bytes
-    """Marshalled list of the SHA-256 of each file, empty if unknown. The list is parsed only if files were touched."""
+    """Marshaled list of the SHA-256 of each file, empty if unknown. The list is parsed only if files were touched."""
     steps: bytes
-    """Marshalled list of `(id, kind, needs, action, key, outputs, runs on a real device)`."""
+    """Marshaled list of `(id, kind, needs, action, key, outputs, runs on a real device)`."""
 
     def __init__(self, **content: Any) -> None:
         """Store the content. Raises ValueError if a field is missing or unknown."""
@@ -114,12 +114,12 @@ class Snapshot:
         write_own(place, marshal.dumps(vars(self)))
 
     def step_rows(self) -> list[tuple[Any, ...]]:
-        """Return the unmarshalled rows of `steps`."""
+        """Unmarshal `steps` and return the rows."""
         found: list[tuple[Any, ...]] = marshal.loads(self.steps)  # noqa: S302
         return found
 
     def doubted(self) -> set[int]:
-        """Return the numbers of the files whose stat has changed or could not be trusted."""
+        """Return the indexes in `files` of the files whose stat has changed or could not be trusted."""
         lstat, windows = os.lstat, is_windows()
         found = set(self.fresh)
         for number, (path, size, mtime_ns, ctime_ns, inode) in enumerate(self.files):
@@ -139,7 +139,10 @@ class Snapshot:
         return found
 
     def accept(self, numbers: set[int], moment: Moment | None) -> bool:
-        """Return whether the content of the files `numbers` is unchanged. Update their stats as of `moment`. Raises `_UNREADABLE`."""
+        """Return whether the files with the indexes `numbers` have the same content. Update their stats as of `moment`.
+
+        Raises one of `_UNREADABLE`.
+        """
         digests = marshal.loads(self.digests) if numbers else ()  # noqa: S302
         left, fresh = _MAX_HASHED_BYTES, []
         for number in sorted(numbers):
@@ -272,7 +275,7 @@ def describe_environment(read: Mapping[str, str | None]) -> tuple[tuple[str, str
 
 
 def get_snapshot_path(recipe: str, settings: Sequence[str], selection: Sequence[str]) -> str | None:
-    """Return the file of the snapshot of a recipe, its settings (the values of `--set`) and its selected steps.
+    """Return the path of the snapshot of a recipe, its settings (the values of `--set`) and its selected steps.
 
     Return None if this user has no cache.
     """
@@ -282,14 +285,14 @@ def get_snapshot_path(recipe: str, settings: Sequence[str], selection: Sequence[
 
 
 def get_memo_path(recipe: str, settings: Sequence[str]) -> str | None:
-    """Return the file of the memo of a recipe and its settings, or None if this user has no cache."""
+    """Return the path of the memo of a recipe and its settings, or None if this user has no cache."""
     root = find_cache_root()
     name = f"memo-{_make_name(os.path.realpath(recipe))}-{_make_name(chr(0).join(settings))}"
     return None if root is None else os.path.join(root, _FOLDER, name)  # noqa: PTH118
 
 
 def list_snapshots(recipe: str, root: str | None = None) -> list[str]:
-    """Return the files of all snapshots of a recipe, in this user's cache or in the cache at `root`."""
+    """Return the paths of all snapshots of a recipe, in this user's cache or in the cache at `root`."""
     folder = os.path.join(root or find_cache_root() or "", _FOLDER)  # noqa: PTH118
     beginning = f"{_make_name(os.path.realpath(recipe))}-"
     try:
@@ -336,7 +339,7 @@ def _hash_value(value: str | None) -> str | None:
 
 
 def _is_unchanged(name: str, known: str | None) -> bool:
-    """Return whether an environment variable still has the value that a snapshot stores as `known`."""
+    """Return whether an environment variable is unchanged. `known` is its value or digest in the snapshot."""
     value = os.environ.get(name)
     return (value if name in _PLACES else _hash_value(value)) == known
 

@@ -139,7 +139,7 @@ class _Files:
         return True
 
     def _is_settled_by_now(self, path: str, seen: os.stat_result, ctime_ns: int, digest: str) -> bool:
-        """Return whether a file that this run wrote is now old enough for its times to be trusted, and has its original content."""
+        """Return whether a file that changed in this run now has times that can be trusted, and still has the content `digest`."""
         if self._now is None:
             self._now = read_clock(self._recipe) or (0, 0)
         if not is_settled(seen, ctime_ns, self._now):

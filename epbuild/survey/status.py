@@ -106,9 +106,9 @@ class Survey(Struct, frozen=True, dict=True):
 
     @property
     def nothing_to_try(self) -> bool:
-        """True if a build would succeed without any work.
+        """True if a build would not run any action and would succeed.
 
-        In that case, every action in `todo` may fail and has failed before, or needs an action that has failed before.
+        In that case, every action in `todo` is allowed to fail and has failed before, or needs such an action.
         """
         failed = {ident for ident in self.todo if self.actions[ident].state == "failed" and ident in self.plan.may_fail}
         for ident in self.todo:  # in dependency order
@@ -210,7 +210,7 @@ class Surveyor:
         return {ident: made for ident, made in known.items() if self.result(made.action, made.key) is not None}
 
     def result_here(self, action: Action, key: str) -> ActionResult | None:
-        """Return the result of an action that was built in this workspace, even if the store has lost its blobs."""
+        """Return the result of an action that was built in this workspace, even if the store has lost the result's blobs."""
         here = self.memory.result(key)
         return read_result(action, here) if here is not None else None
 
@@ -364,7 +364,10 @@ class Surveyor:
         return replace(status, reasons=(*(reason for reason in status.reasons if reason not in reported), *kept))
 
     def written(self, emission: Emission, there: OutputRecord | None) -> OwnedFiles:
-        """Return the files that epbuild wrote or announced at the path of an emission. `there` is the last output at this path."""
+        """Return the files at the path of an emission that epbuild wrote or announced in the workspace before it started to write.
+
+        `there` is the record of the last output at this path.
+        """
         known = {name: str(file["digest"]) for name, file in there.files.items()} if there is not None else {}
         return OwnedFiles.of(self.workspace, self.outputs.place(emission.path), known, self.digests)
 
@@ -373,7 +376,7 @@ class Surveyor:
         return self._output_planner.plan(emission, made)
 
     def damage(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Return a sentence for each emitted file that is missing or has changed."""
+        """Return a clause for each emitted file that is missing or has changed."""
         sentences = []
         there: dict[str, str] = {}
         for name, file in files.items():

@@ -17,7 +17,8 @@ from epbuild.toolchain.process import Ending
 Cause = Literal["timed out", "out of memory", "ended", "crashed", "unfit", "custom operators", "cannot write", "raised"]
 """Cause of a worker's failure.
 
-`ended`: a signal from another process. `unfit`: a problem of the machine or toolchain. `raised`: an exception about the model or the EP.
+`ended`: the kernel or another process ended the worker by a signal. `unfit`: the machine or the toolchain has a problem. `raised`: the
+worker raised an exception about the model or the EP.
 """
 
 MORE_MEMORY = "Make more memory available, or run fewer actions at once (-j)."
@@ -59,7 +60,7 @@ class Diagnosis(Struct, frozen=True):
 
     @property
     def end(self) -> str:
-        """Clause without a subject that describes how the worker ended."""
+        """Predicate of a sentence about how the worker ended, such as "exited with status 1"."""
         status = self.ending.status
         if self.cause == "ended":
             by = "by the kernel for lack of memory" if self.ending.out_of_memory else "by an external signal"
@@ -70,7 +71,7 @@ class Diagnosis(Struct, frozen=True):
 
 
 def diagnose(ending: Ending, entries: Iterable[EpEntry] = ()) -> Diagnosis | None:
-    """Return why a worker did not succeed, or None if it succeeded.
+    """Return the diagnosis of a worker, or None if the worker succeeded.
 
     `entries` are the catalog's entries of the worker's EPs.
     """
@@ -92,7 +93,7 @@ def is_at_address_limit(report: Mapping[str, Any]) -> bool:
 
 
 def _describe_spare_memory(report: Mapping[str, Any]) -> str:
-    """Return a sentence about the memory that a failed worker left unused. Empty if it used much memory, or if its use is unknown."""
+    """Return a sentence about the memory that a failed worker left unused. Empty if that was little or is unknown."""
     peak, here = report.get("peak_memory"), get_memory()
     if peak is None or here is None or peak > _MUCH * here or is_at_address_limit(report):
         return ""
@@ -207,12 +208,12 @@ def strip_log_prefix(line: str) -> str:
 
 
 def is_progress_line(line: str) -> bool:
-    """Return whether a log line shows the EP's progress, which most lines do not."""
+    """Return whether a log line reports the EP's progress."""
     return _classify_line(line)[1] == _OTHER and _PROGRESS.search(strip_log_prefix(line)) is not None
 
 
 def _classify_line(line: str) -> tuple[str, int]:
-    """Return a log line without its timestamp, and its rank. The text of informational lines is empty."""
+    """Return a log line without its timestamp, and the line's rank. The text is empty for informational lines."""
     match = _LOG_PREFIX.match(line)
     if match:
         rank = {"E": _ERROR, "F": _ERROR, "W": _WARNING}.get(match[1])
@@ -224,5 +225,5 @@ def _classify_line(line: str) -> tuple[str, int]:
 
 
 def strip_boilerplate(message: str) -> str:
-    """Return an ORT message on one line, without boilerplate and a final period."""
+    """Return a message of ONNX Runtime on one line, without boilerplate or a final period."""
     return _BOILERPLATE.sub("", " ".join(message.split())).rstrip(". ")

@@ -200,7 +200,7 @@ def _check_requirements(toolchain: ToolchainSpec, fingerprint: Fingerprint) -> I
 
 
 def _check_eps(toolchain: ToolchainSpec, fingerprint: Fingerprint, entries: Sequence[EpEntry]) -> Iterator[Problem]:
-    """Yield a problem for each EP without an installed package, unless a requirement already names its package."""
+    """Yield a problem for each EP without an installed package, unless a requirement already names the EP's package."""
     required = (requirement.distribution for requirement in _get_requirements_to_check(toolchain))
     known = {*fingerprint.distributions, *required}
     # An EP for which the catalog lists no packages may be part of any package.
@@ -218,13 +218,15 @@ def _advise(toolchain: ToolchainSpec, installed: Set[str], entry: EpEntry, addit
     """
     packagings = _list_packagings(entry)
     if toolchain.interpreter is None:
-        return f"Add {', '.join(additions)} to its packages." if additions else f"Use {format_environments(packagings)} instead."
+        if additions:
+            return f"Add {', '.join(additions)} to the toolchain's packages."
+        return f"Use {format_environments(packagings)} instead."
     there = [name for packaging in packagings for name in packaging.distributions if name in installed]
     if there:
         return f"Add the installed package {there[0]}, which contains {entry.ep}, to the toolchain's packages."
     other = f"If another installed package contains {entry.ep}, add this package to the toolchain's packages."
     if additions:
-        return f"Install {', '.join(additions)} in that environment. {other}"
+        return f"Install {', '.join(additions)} in the toolchain's environment. {other}"
     return f"Use another environment, such as {format_environments(packagings)}. {other}"
 
 
@@ -239,7 +241,7 @@ def _check_modules(toolchain: ToolchainSpec, fingerprint: Fingerprint, packages:
         if not select_package_files(fingerprint.files, folder) and not select_package_files(fingerprint.libraries, folder):
             message = f"toolchain '{toolchain.name}' has no Python package '{module}', which should provide custom operators"
             action = (
-                "Install the package in that environment"
+                "Install the package in the toolchain's environment"
                 if toolchain.interpreter is not None
                 else "Add the package to the toolchain's packages"
             )

@@ -26,7 +26,7 @@ REQUEST = "request.json"
 
 
 class Worker(Struct, frozen=True):
-    """Script to run with the toolchain's Python, with its time limit and environment variables."""
+    """Script that runs in the toolchain's Python, with a time limit and environment variables."""
 
     title: str
     """Name of the process in errors."""
@@ -118,7 +118,7 @@ class Execution:
 
 
 class ExecutionFactory(Protocol):
-    """Factory of additional executions for an action."""
+    """Factory of executions of an action."""
 
     def open(self, name: str) -> AbstractContextManager[Execution]:
         """Open an execution whose staging directory and log are called `name`."""
@@ -126,7 +126,7 @@ class ExecutionFactory(Protocol):
 
 @contextmanager
 def process_failures(process: str, step: StepId | None = None, shown_log: str | None = None) -> Iterator[None]:
-    """Translate errors of the block: EnvironmentFailure (EPB413) if the process cannot start, BuildError (EPB311) for a bad report."""
+    """Translate errors of the `with` block to EnvironmentFailure (EPB413) if the process cannot start, or else BuildError (EPB311)."""
     try:
         yield
     except OSError as error:

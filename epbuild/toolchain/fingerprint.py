@@ -96,14 +96,14 @@ class ProbeAnswer(Struct, frozen=True):
 
 
 class _Memory(Struct, frozen=True):
-    """Remembered fingerprint. It is valid while the facts in the other fields are unchanged."""
+    """Remembered fingerprint. It is valid while the environment still matches the other fields."""
 
     format: int
     modules: list[str]
     links: dict[str, str]
     """Target of each link in the path of a file."""
     folders: dict[str, list[str]]
-    """Names of the installed distributions' metadata, by folder."""
+    """Names of the files and folders with metadata of installed distributions, by parent folder."""
     packages: dict[str, list[str]]
     """Files of each package, by the package's folder."""
     files: dict[str, list[int] | None]
@@ -117,13 +117,13 @@ def select_package_files(files: Mapping[str, str], folder: str) -> dict[str, str
 
 
 class NotProbed(Exception):
-    """Error if no fingerprint is remembered and the interpreter may not be started."""
+    """Error for an environment without a valid remembered fingerprint, if its interpreter may not be started."""
 
 
 def read_fingerprint(
     interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None, *, may_run: bool = True
 ) -> Observation:
-    """Return the fingerprint of `interpreter`'s environment, from memory if it is unchanged.
+    """Return the fingerprint of `interpreter`'s environment. The remembered fingerprint is used if the environment is unchanged.
 
     `modules` are the packages that contain ONNX Runtime and the EPs. `memory` is the path of the remembered fingerprint. Raises
     ToolchainError (located at `where`) if the interpreter does not run. Raises NotProbed if the interpreter must run but `may_run` is
@@ -174,7 +174,7 @@ def probe(
         # Packages may print text when Python starts, so the answer is the last line.
         return _read_answer(done.output.decode("utf-8", "replace").splitlines()[-1], wanted)
     except (IndexError, ValueError, ValidationError, RecursionError) as error:
-        raise make_error("did not print the facts that a Python interpreter would") from error
+        raise make_error("did not answer as a Python interpreter would") from error
 
 
 def _read_answer(line: str, modules: list[str]) -> ProbeAnswer:
@@ -205,7 +205,9 @@ def _compute_fingerprint(interpreter: Path, modules: list[str], memory: Path, wh
         digests = dict(zip(names, hash_files(names.values()), strict=True))
     except OSError as error:
         message = f"cannot read {error.filename or interpreter}, which is part of the toolchain: {error.strerror or error}"
-        raise ToolchainError(Problem("EPB310", message, where, "Check its permissions, or reinstall its package.")) from error
+        raise ToolchainError(
+            Problem("EPB310", message, where, "Check the file's permissions, or reinstall its package.")
+        ) from error
     fingerprint = Fingerprint(
         answer.python,
         answer.platform,
@@ -223,7 +225,7 @@ def _compute_fingerprint(interpreter: Path, modules: list[str], memory: Path, wh
 
 
 def _get_states(paths: Iterable[str], trees: Mapping[str, Tree]) -> dict[str, FileState | None]:
-    """Return the current state of `paths` and of the folders in `trees`."""
+    """Return the current states of `paths` and of the folders in `trees`, by path."""
     folders = [folder for tree in trees.values() for folder in tree.folders]
     return {path: get_state(path) for path in (*paths, *folders)}
 
@@ -234,7 +236,7 @@ def _select_stat(state: FileState | None) -> list[int] | None:
 
 
 def _list_metadata(folder: Path) -> list[str]:
-    """Return the names of installed distributions' metadata. The names contain versions, so every installation changes them."""
+    """Return the names of the metadata of installed distributions. The names contain versions, so each installation changes them."""
     try:
         return sorted(
             item.name for item in folder.iterdir() if item.name.endswith((".dist-info", ".egg-info", ".egg-link", ".pth"))

@@ -45,7 +45,7 @@ _TAGS = {
     "windows-x86_64": "win-amd64",
     "windows-arm64": "win-arm64",
 }
-"""Python's name of each platform. macOS is missing, as its names include the version that the Python was built for."""
+"""Python's name of each platform. macOS is missing, as its names include the macOS version that the Python was built for."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 

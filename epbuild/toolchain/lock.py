@@ -31,7 +31,7 @@ class Package(Struct, frozen=True, order=True):
 
 
 class FileOrigin(Struct, frozen=True):
-    """Location of a file when it was resolved: ("url", ADDRESS) or ("path", PATH)."""
+    """Location where the resolver found a file: ("url", ADDRESS) or ("path", PATH)."""
 
     place: tuple[str, str]
     is_wheel: bool
@@ -62,7 +62,7 @@ class LockedEnvironment(Struct, frozen=True):
 
 
 class LockedToolchain(Struct, frozen=True):
-    """Locked toolchain: the recipe's requirements at that time, and the resolved environment of each platform."""
+    """Locked toolchain: its requirements when it was locked, and the resolved environment of each platform."""
 
     requires: tuple[str, ...] = ()
     """Distinct requirements, sorted."""
@@ -84,7 +84,7 @@ class Lock(Struct, frozen=True):
     toolchains: Mapping[str, LockedToolchain] = field(default_factory=dict)
     models: Mapping[str, LockedModel] = field(default_factory=dict)
     catalog: Mapping[str, str] = field(default_factory=dict)
-    """Revision of the catalog's facts by subject: each EP, and session keys."""
+    """Revision of each catalog entry, by subject: an EP, an EP and a package, or `session-keys`."""
     wheels: tuple[Package, ...] = ()
     """Releases that contain models, with all their wheels, sorted. A package may have several releases."""
 

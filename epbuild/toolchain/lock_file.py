@@ -1,4 +1,4 @@
-"""Lock file as TOML: one line per fact, sorted, so that git can merge it.
+"""Lock file as TOML: one line per entry, sorted, so that git can merge it.
 
 A comment and the format come first. Each line contains its whole key, so its meaning does not depend on its position after a merge. Each
 key occurs once, so two versions of a package are a contradiction. Git reports changes to neighboring lines as a conflict. The line of a
@@ -55,7 +55,7 @@ _Key = tuple[str, ...]
 
 
 def decode_lock(content: bytes) -> str:
-    """Return a lock's bytes as text, without a byte order mark. Invalid UTF-8 is replaced, so its lines are not valid facts."""
+    """Return a lock's bytes as text, without a byte order mark. Lines with invalid UTF-8 become invalid entries."""
     return content.decode("utf-8-sig", errors="replace")
 
 
@@ -76,10 +76,10 @@ def read_lock(text: str, file: str) -> Lock:
 
 
 def salvage(text: str, file: str) -> tuple[Lock, Problem | None]:
-    """Return the valid facts of a lock, and its first problem, such as a merge conflict. Of two contradicting facts, the first counts.
+    """Return the valid entries of a lock, and its first problem, such as a merge conflict.
 
-    Raises PlanError (EPB242) for a lock in another format, which may have facts that this epbuild does not know. Raises the same error for
-    a file that is not a lock, as another program's file may have the same name.
+    Of two contradicting entries, the first counts. Raises PlanError (EPB242) for a lock in another format, which may have entries that
+    this epbuild does not know. Raises the same error for a file that is not a lock, as another program's file may have the same name.
     """
     reading, seen = _LockReading(), dict[_Key, tuple[int, object]]()
     problems: list[Problem] = []
@@ -158,7 +158,7 @@ def _list_facts(lock: Lock) -> Iterator[tuple[_Key, object]]:
 
 @dataclass
 class _LockReading:
-    """Accumulator of facts while a lock is read line by line."""
+    """Accumulator of entries while a lock is read line by line."""
 
     recipe: str = ""
     catalog: dict[str, str] = field(default_factory=dict)
@@ -170,7 +170,7 @@ class _LockReading:
     wheels: list[Package] = field(default_factory=list)
 
     def add(self, key: _Key, value: object) -> bool:
-        """Add a fact and return True. Return False if the key and value are not a valid fact."""
+        """Add an entry and return True. Return False if the key and value are not a valid entry."""
         match key, value:
             case ("recipe",), str(name) if _NAME.fullmatch(name):
                 self.recipe = name
@@ -199,7 +199,7 @@ class _LockReading:
         return True
 
     def find_gaps(self) -> Iterator[str]:
-        """Yield a message for each missing fact that another fact requires."""
+        """Yield a message for each missing entry that another entry requires."""
         for name in sorted(self.data.keys() - self.graphs.keys()):
             yield f"the lock has the external data of the model '{name}' but not its graph"
         for name, platform in sorted(self.packages.keys() - self.pythons.keys()):
@@ -211,7 +211,7 @@ class _LockReading:
                 yield f"the lock lists the files of only some packages of the toolchain '{name}' on {platform}"
 
     def lock(self) -> Lock:
-        """Return the facts as a `Lock`. Platforms without a Python or without packages are left out."""
+        """Return the entries as a `Lock`. Platforms without a Python or without packages are left out."""
         platforms: dict[str, dict[str, LockedEnvironment]] = {name: {} for name in self.requires}
         for (name, platform), python in sorted(self.pythons.items()):
             packages = self.packages.get((name, platform))

@@ -47,7 +47,7 @@ def is_touched(path: str, before: Mapping[str, FileState | None], now: Mapping[s
 
 
 class Tree(NamedTuple):
-    """Paths of a package's files, sorted, and of their folders."""
+    """Sorted paths of a package's files, and paths of the folders that contain them."""
 
     files: list[str]
     folders: list[str]
@@ -91,5 +91,5 @@ def hash_files(paths: Iterable[str]) -> list[str]:
 
 
 def hash_file_list(files: Mapping[str, str]) -> str:
-    """Return one digest of all the files' names and digests."""
+    """Return one digest of the names and digests of all `files`."""
     return hash_bytes("".join(f"{files[name]}  {name}\n" for name in sorted(files)))

@@ -208,7 +208,7 @@ def run_program(command: Sequence[str], folder: Path, *, timeout: float, max_byt
 class _Reader:
     """Thread that reads a pipe until the process ends, and then closes the pipe. Exceptions are appended to `failures`.
 
-    It does not use `threading.Thread`, whose `start` would wait forever if the new thread lacked the memory to begin.
+    This class does not use `threading.Thread`, whose `start` would wait forever if the new thread lacked the memory to begin.
     """
 
     def __init__(self, pipe: IO[bytes] | None, read: Callable[[IO[bytes]], None], failures: list[BaseException]) -> None:
@@ -294,7 +294,7 @@ class _Tree(Struct, frozen=True):
         self.process.wait()
 
     def kill_rest(self) -> None:
-        """Kill the rest of the tree. On Windows, this requires a job: the children of an ended process cannot be found."""
+        """Kill the rest of the tree. On Windows, this requires a job: without a job, the children of an ended process cannot be found."""
         if self.job is not None:
             self.job.end()
         elif not is_windows():

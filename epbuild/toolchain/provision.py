@@ -26,7 +26,7 @@ FORMAT = 1
 _LOCKED_FORMAT = 2
 """Format of environments created from a lock. Since format 2, they contain a list of installed files."""
 LOCKED = "locked-"
-"""Name prefix of environments created from a lock, where the installer had no choice of versions."""
+"""Prefix of the folder names of environments that were created from a lock, so with exactly the locked versions."""
 _SITES = ("lib/*/site-packages", "Lib/site-packages")
 
 
@@ -85,7 +85,7 @@ def get_installed_file(folder: Path) -> Path:
 
 
 def read_installed(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file installed in an environment, by path relative to the packages' folder.
+    """Return the SHA-256 of every file that was installed from a lock, by path relative to the packages' folder.
 
     The result is empty if there is no readable list. Then every file counts as changed.
     """
@@ -180,7 +180,7 @@ def _make_error(
             hint = f"Install {requirements.locked.python}, which the lock requires, or update the lock with `epbuild lock --upgrade`."
         return ToolchainError(Problem("EPB307", message, where, hint))
     blamed = [package for package in requirements.packages if _is_named(package, text)]
-    subject = f"uv could not install {', '.join(blamed)}" if blamed else "uv could not create its environment"
+    subject = f"uv could not install {', '.join(blamed)}" if blamed else "uv could not create the environment"
     hint = "Check the package names, the versions and the Python of the toolchain" + (
         ", and the network." if is_network_error(text) else "."
     )

@@ -1,4 +1,4 @@
-"""A locked toolchain as a `pylock.toml` (PEP 751), which other installers read.
+"""Locked toolchains as `pylock.toml` files (PEP 751) for other installers.
 
 Unlike epbuild's own lock, the file contains the address of each package file. So it works only with the index that was used for the lock.
 """
@@ -49,7 +49,7 @@ def format_pylock(toolchain: LockedToolchain) -> str | None:
 
 
 def read_origins(document: Mapping[str, Any], folder: Path) -> dict[str, FileOrigin]:
-    """Return the origin of each file of a `pylock.toml` in `folder`, by its SHA-256."""
+    """Return the origin of each file that a `pylock.toml` in `folder` lists, by the SHA-256 of the file."""
     packages = document.get("packages", ())
     files = [(file, True) for package in packages for file in package.get("wheels", ())]
     files += [(package["sdist"], False) for package in packages if "sdist" in package]

@@ -19,7 +19,7 @@ Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # SQLite's integers have 6
 
 
 class BadReport(Exception):
-    """Error for a report that lacks a required field or has a field of the wrong type. Its text is the report."""
+    """Error for a report that lacks a required field or has a field of the wrong type. The error's text is the report."""
 
 
 class _Report(Struct):

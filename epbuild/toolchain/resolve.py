@@ -64,7 +64,9 @@ def find_python(toolchain: ToolchainSpec) -> Python:
     if done.returncode != 0:
         quote = quote_report(done.stderr)[1]
         message = f"toolchain '{toolchain.name}' requires the Python '{request}', which is not installed; uv reported: {quote}"
-        raise ToolchainError(Problem("EPB309", message, toolchain.where, "Install it, or request a version such as '3.11'."))
+        raise ToolchainError(
+            Problem("EPB309", message, toolchain.where, "Install this Python, or request a version such as '3.11'.")
+        )
     interpreter = Path(done.stdout.strip())
     return Python(probe(interpreter, [], toolchain.where).python, ("--python", str(interpreter)))
 
@@ -108,22 +110,22 @@ def describe_deviations(environment: Environment, platform: str, locked: LockedE
     fingerprint = environment.fingerprint
     found = []
     if fingerprint.python != locked.python:
-        found.append(f"its Python is {fingerprint.python} instead of {locked.python}")
+        found.append(f"the Python is {fingerprint.python} instead of {locked.python}")
     if not locked.is_installed and translate_platform_tag(fingerprint.platform) != platform:
-        found.append(f"it is for {fingerprint.platform} instead of {platform}")
+        found.append(f"the platform is {fingerprint.platform} instead of {platform}")
     held = {normalize_name(name): version for name, version in fingerprint.distributions.items()}
     wanted = {package.name: package.version for package in locked.packages}
     for name in sorted(held.keys() | wanted.keys()):
         if name not in held:
-            found.append(f"it lacks {name} {wanted[name]}")
+            found.append(f"the package {name} {wanted[name]} is missing")
         elif name not in wanted:
-            found.append(f"it has {name} {held[name]}, which is not locked")
+            found.append(f"the package {name} {held[name]} is not locked")
         elif not is_same_version(held[name], wanted[name]):
-            found.append(f"its {name} is {held[name]} instead of {wanted[name]}")
+            found.append(f"the version of {name} is {held[name]} instead of {wanted[name]}")
     rewritten = [] if locked.is_installed else environment.list_rewritten()
     if rewritten:
         verb = "was" if len(rewritten) == 1 else "were"
-        found.append(f"{len(rewritten)} of its files {verb} changed after the installation, such as {rewritten[0]}")
+        found.append(f"{len(rewritten)} of the installed files {verb} changed after the installation, such as {rewritten[0]}")
     return found
 
 

@@ -92,7 +92,7 @@ class BucketStore:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Translate obstore's errors of the block into TransferError."""
+        """Translate errors that obstore raises in the `with` block into TransferError."""
         from obstore import exceptions
 
         try:

@@ -69,7 +69,7 @@ def test_plan_no_exec_reports_unknown_toolchains(tmp_path: Path) -> None:
     write_project(tmp_path)
     done = epbuild(tmp_path, "plan", "--no-exec")
     assert (
-        "new  compile:main/phone/relu\n       the toolchain 'qnn' is unknown, because --no-exec starts no programs\n"
+        "new  compile:main/phone/relu\n       the identity of the toolchain 'qnn' is unknown, because --no-exec starts no programs\n"
         in done.stdout
     )
     epbuild(tmp_path, "plan")

@@ -65,7 +65,7 @@ def test_a_toolchain_without_its_targets_ep_is_refused_before_anything_is_instal
     assert (done.returncode, done.stdout) == (2, "")
     said = " ".join(done.stderr.split())
     assert "error: the toolchain 'qnn' has no package for QNNExecutionProvider." in said
-    assert "Add onnxruntime-qnn==2.7.0 to its packages. [EPB257]" in said
+    assert "Add onnxruntime-qnn==2.7.0 to the toolchain's packages. [EPB257]" in said
 
 
 def test_near_names_and_common_synonyms_lead_to_the_intended_value(wrong: Path) -> None:

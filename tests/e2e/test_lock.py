@@ -213,7 +213,7 @@ def test_a_modified_environment_is_refused(project: Project, tmp_path: Path) -> 
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: intruder\nVersion: 1.0\n", encoding="utf-8")
     done = project.epbuild("run", "--locked", "epbuild.yaml", CLASSIFIER)
     assert done.returncode == 3
-    assert "the toolchain 'qnn' does not match epbuild.lock: it has intruder 1.0, which is not locked" in done.stderr
+    assert "the toolchain 'qnn' does not match epbuild.lock: the package intruder 1.0 is not locked" in done.stderr
 
 
 def another_library(site: Path) -> str:
@@ -221,7 +221,7 @@ def another_library(site: Path) -> str:
     content = library.read_bytes()
     library.unlink()  # it is linked to the installer's own
     library.write_bytes(content + b"\0")
-    return "1 of its files was changed after the installation, such as onnxruntime_qnn/libQnnHtp.so"
+    return "1 of the installed files was changed after the installation, such as onnxruntime_qnn/libQnnHtp.so"
 
 
 def other_python(site: Path) -> str:
@@ -230,12 +230,12 @@ def other_python(site: Path) -> str:
     module.unlink()
     module.write_bytes(content + b"\n")
     (site / "onnxruntime" / "extra.py").write_bytes(b"")
-    return "2 of its files were changed after the installation, such as onnxruntime/__init__.py"
+    return "2 of the installed files were changed after the installation, such as onnxruntime/__init__.py"
 
 
 def forgotten_origin(site: Path) -> str:
     next(parent for parent in site.parents if parent.name == "env").with_name("installed.json").unlink()
-    return "of its files were changed after the installation, such as onnxruntime/"
+    return "of the installed files were changed after the installation, such as onnxruntime/"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the library has another name")

@@ -131,7 +131,9 @@ def test_an_input_that_changes_temporarily_leaves_no_result(
     done = while_it_compiles(own, lambda: change(file))
     assert done.returncode == 1, done.stdout + done.stderr
     shown = name if name == "left.onnx" else file
-    told = f"an input changed while the model was compiled: {shown} was touched, so its content may have changed temporarily."
+    told = (
+        f"an input changed while the model was being compiled: {shown} was touched, so its content may have changed temporarily."
+    )
     assert f"error: {told} The result was discarded. Run the build again. [EPB415]" in done.stderr
     assert not list((own.cache / "actions").rglob("*/*"))
     assert compiled(own.build()) == {"compile:left/npu/left"}
@@ -151,7 +153,9 @@ def test_a_library_replaced_during_a_compile_leaves_no_result(own: Project, envi
     try:
         done = while_it_compiles(own, swap)
         assert done.returncode == 1
-        assert "an input changed while the model was compiled: library onnxruntime_qnn/libQnnHtp.so changed: " in done.stderr
+        assert (
+            "an input changed while the model was being compiled: library onnxruntime_qnn/libQnnHtp.so changed: " in done.stderr
+        )
         assert not list((own.cache / "actions").rglob("*/*"))
     finally:
         kept.replace(library)

@@ -522,13 +522,13 @@ TENSORRT_TOO = "    eps: [{ep: openvino, device: CPU}, {ep: TensorrtExecutionPro
 @pytest.mark.parametrize(
     ("lines", "packages", "advice"),
     [
-        ("    ep: qnn\n", "onnxruntime==1.31.1", "Add onnxruntime-qnn==2.7.0 to its packages."),
-        ("    ep: qnn\n", "numpy", "Add onnxruntime==1.31.1, onnxruntime-qnn==2.7.0 to its packages."),
+        ("    ep: qnn\n", "onnxruntime==1.31.1", "Add onnxruntime-qnn==2.7.0 to the toolchain's packages."),
+        ("    ep: qnn\n", "numpy", "Add onnxruntime==1.31.1, onnxruntime-qnn==2.7.0 to the toolchain's packages."),
         ("    ep: qnn\n", "onnxruntime-openvino", f"Replace its packages with `packages: [{QNN}]`."),
-        ("    ep: openvino\n", QNN, "Add onnxruntime-ep-openvino==1.8.1 to its packages."),
-        ("    ep: openvino\n", "numpy", "Add onnxruntime-openvino==1.24.1 to its packages."),
+        ("    ep: openvino\n", QNN, "Add onnxruntime-ep-openvino==1.8.1 to the toolchain's packages."),
+        ("    ep: openvino\n", "numpy", "Add onnxruntime-openvino==1.24.1 to the toolchain's packages."),
         ("    ep: tensorrt\n", "onnxruntime", "Replace its packages with `packages: [onnxruntime-gpu==1.31.1]`."),
-        ("    ep: nv-tensorrt-rtx\n", "onnxruntime-gpu", f"Add {RTX} to its packages."),
+        ("    ep: nv-tensorrt-rtx\n", "onnxruntime-gpu", f"Add {RTX} to the toolchain's packages."),
         (
             "    ep: vitisai\n",
             "onnxruntime",
@@ -542,11 +542,15 @@ TENSORRT_TOO = "    eps: [{ep: openvino, device: CPU}, {ep: TensorrtExecutionPro
                 "with `packages: [onnxruntime-gpu==1.31.1]` for TensorrtExecutionProvider."
             ),
         ),
-        ("    eps: [{ep: qnn}, {ep: webgpu}]\n", QNN, "Add onnxruntime-ep-webgpu to its packages."),
+        ("    eps: [{ep: qnn}, {ep: webgpu}]\n", QNN, "Add onnxruntime-ep-webgpu to the toolchain's packages."),
         ("    eps: [{ep: qnn}, {ep: coreml}]\n", QNN, None),
         ("    eps: [{ep: qnn}, {ep: cpu}]\n", QNN, None),
-        (CONTOSO_TARGET.replace("    library: contoso.so\n", ""), "onnxruntime", "Add contoso-ep to its packages."),
-        (CONTOSO_TARGET.replace("    library: contoso.so\n", ""), "numpy", "Add onnxruntime, contoso-ep to its packages."),
+        (CONTOSO_TARGET.replace("    library: contoso.so\n", ""), "onnxruntime", "Add contoso-ep to the toolchain's packages."),
+        (
+            CONTOSO_TARGET.replace("    library: contoso.so\n", ""),
+            "numpy",
+            "Add onnxruntime, contoso-ep to the toolchain's packages.",
+        ),
         (CONTOSO_TARGET, "onnxruntime", None),
     ],
 )

@@ -301,7 +301,10 @@ OTHER_WHEELS = [
     ([], "epbuild.lock does not have the wheel of my-models==1.1, which contains the model 'decode'"),
     (
         [Package("my-models", "1.0", (A,))],
-        "epbuild.lock does not have the wheel of my-models==1.1, which contains the model 'decode'; it has the wheel of my-models==1.0",
+        (
+            "epbuild.lock does not have the wheel of my-models==1.1, which contains the model 'decode'; "
+            "the lock has the wheel of my-models==1.0"
+        ),
     ),
     (
         [Package("my-models", "1.0", (A,)), Package("my-models", "1.1", (B,))],
@@ -359,7 +362,7 @@ def test_a_differing_environment_is_refused_with_locked_or_reported(workshop: Lo
     assert isinstance(error, ToolchainError)
     (problem,) = error.problems
     assert (problem.code, error.exit_code) == ("EPB308", 3)
-    assert problem.message == "the toolchain 'qnn' does not match epbuild.lock: it has numpy 2.0, which is not locked"
+    assert problem.message == "the toolchain 'qnn' does not match epbuild.lock: the package numpy 2.0 is not locked"
     assert workshop.build().exit_code == 0
     assert [warning.code for warning in workshop.warnings] == ["EPB308"]
 
@@ -372,7 +375,10 @@ def test_the_versions_of_an_existing_environment_are_checked(workshop: LockedWor
     assert run(replace(workshop.request, locked=True), NoProgress(), fetcher=workshop.fetcher) == 0
     workshop.packages["onnxruntime"] = "1.32.0"
     (problem,) = workshop.refusal().problems
-    assert problem.message == "the toolchain 'qnn' does not match epbuild.lock: its onnxruntime is 1.32.0 instead of 1.31.1"
+    assert (
+        problem.message
+        == "the toolchain 'qnn' does not match epbuild.lock: the version of onnxruntime is 1.32.0 instead of 1.31.1"
+    )
     assert problem.hint == "Fix the toolchain's environment, or run `epbuild lock`."
 
 

@@ -263,17 +263,20 @@ def test_external_environment_is_locked_by_version() -> None:
     [
         (
             external_environment({"a": "1.0", "b": "2.0rc1"}, "cpython-3.12"),
-            ["its Python is cpython-3.12 instead of cpython-3.11"],
+            ["the Python is cpython-3.12 instead of cpython-3.11"],
         ),
         (
             external_environment({"a": "1.0", "b": "2.0rc1"}, platform="win-amd64"),
-            ["it is for win-amd64 instead of linux-x86_64"],
+            ["the platform is win-amd64 instead of linux-x86_64"],
         ),
-        (external_environment({"a": "1.0"}), ["it lacks b 2.0rc1"]),
-        (external_environment({"a": "1.0", "b": "2.0rc1", "c": "3"}), ["it has c 3, which is not locked"]),
-        (external_environment({"a": "1.1", "b": "2.0"}), ["its a is 1.1 instead of 1.0", "its b is 2.0 instead of 2.0rc1"]),
-        (external_environment({"a": "1.0+cu12", "b": "2.0rc1"}), ["its a is 1.0+cu12 instead of 1.0"]),
-        (external_environment({"a": "1.0.post1", "b": "2.0rc1"}), ["its a is 1.0.post1 instead of 1.0"]),
+        (external_environment({"a": "1.0"}), ["the package b 2.0rc1 is missing"]),
+        (external_environment({"a": "1.0", "b": "2.0rc1", "c": "3"}), ["the package c 3 is not locked"]),
+        (
+            external_environment({"a": "1.1", "b": "2.0"}),
+            ["the version of a is 1.1 instead of 1.0", "the version of b is 2.0 instead of 2.0rc1"],
+        ),
+        (external_environment({"a": "1.0+cu12", "b": "2.0rc1"}), ["the version of a is 1.0+cu12 instead of 1.0"]),
+        (external_environment({"a": "1.0.post1", "b": "2.0rc1"}), ["the version of a is 1.0.post1 instead of 1.0"]),
         (external_environment({"a": "1.0", "b": "2.0rc1"}), []),
     ],
 )

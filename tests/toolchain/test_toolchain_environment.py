@@ -103,7 +103,7 @@ def test_each_missing_ep_package_is_reported_with_its_requirement(tmp_path: Path
     packages = "onnxruntime==1.31.1, onnxruntime-qnn==2.7.0, onnxruntime-ep-openvino==1.8.1"
     for problem, ep in zip(found, (QNN.ep, OPENVINO.ep), strict=True):
         other = f"If another installed package contains {ep}, add this package to the toolchain's packages."
-        assert problem.hint == f"Install {packages} in that environment. {other}"
+        assert problem.hint == f"Install {packages} in the toolchain's environment. {other}"
     assert found[0].message == "toolchain 'npu' lacks the package onnxruntime-qnn for QNNExecutionProvider"
 
 
@@ -113,14 +113,14 @@ def test_unrequested_ep_package_is_reported_with_its_requirement(tmp_path: Path)
     install(make_environment(made / "env"), "numpy", "2.0", {})
     (made / "complete").write_text("[]", encoding="utf-8")
     (problem,) = refusals(ToolchainSpec("npu", WHERE, packages=packages), tmp_path, QNN.ep)
-    known = "Add onnxruntime==1.31.1, onnxruntime-qnn==2.7.0 to its packages."
+    known = "Add onnxruntime==1.31.1, onnxruntime-qnn==2.7.0 to the toolchain's packages."
     assert (problem.code, problem.hint) == ("EPB305", known)
 
 
 @pytest.mark.parametrize(
     ("installed", "ep", "hint"),
     [
-        ("onnxruntime", QNN.ep, "Install onnxruntime-qnn==2.7.0 in that environment. If"),
+        ("onnxruntime", QNN.ep, "Install onnxruntime-qnn==2.7.0 in the toolchain's environment. If"),
         ("onnxruntime-openvino", QNN.ep, "Use another environment, such as `packages: [onnxruntime==1.31.1, onnxruntime-qnn"),
         ("onnxruntime", "TensorrtExecutionProvider", "Use another environment, such as `packages: [onnxruntime-gpu==1.31.1]`"),
         (
@@ -270,4 +270,4 @@ def test_missing_custom_operator_package_is_reported_at_its_setting(tmp_path: Pa
     for problem, (package, where) in zip(caught.value.problems, asked.items(), strict=True):
         assert (problem.code, problem.where) == ("EPB254", where)
         assert f"'npu' has no Python package '{package}'" in problem.message
-        assert problem.hint == "Install the package in that environment, or write the path of the library itself."
+        assert problem.hint == "Install the package in the toolchain's environment, or write the path of the library itself."

@@ -414,8 +414,8 @@ def test_file_that_is_not_a_program_is_not_an_interpreter(tmp_path: Path) -> Non
     [
         ("echo first >&2; echo 'No module named encodings' >&2; exit 1", "could not be probed: No module named encodings"),
         ("exit 3", "could not be probed: no output"),
-        ("exit 0", "did not print the facts that a Python interpreter would"),
-        ("echo I am a shell", "did not print the facts that a Python interpreter would"),
+        ("exit 0", "did not answer as a Python interpreter would"),
+        ("echo I am a shell", "did not answer as a Python interpreter would"),
         ("kill -9 $$", "could not be probed: no output"),
         ("yes", "printed more output than a Python interpreter would"),
         ("yes >&2", "printed more output than a Python interpreter would"),
@@ -449,9 +449,7 @@ def test_broken_interpreter_is_quoted(tmp_path: Path, script: str, words: str) -
 def test_foreign_answer_of_an_interpreter_is_refused(tmp_path: Path, answer: str) -> None:
     (tmp_path / "answer").write_text(answer, encoding="utf-8")
     python = write_script(tmp_path / "python", f"cat '{tmp_path}/answer'")
-    assert f"the interpreter {python} did not print the facts that a Python interpreter would" in refusal(
-        python, tmp_path / "memory.json"
-    )
+    assert f"the interpreter {python} did not answer as a Python interpreter would" in refusal(python, tmp_path / "memory.json")
 
 
 @pytest.mark.skipif(os.name == "nt", reason=posix_only)

@@ -251,7 +251,7 @@ def test_missing_python_is_reported_and_no_package_is_blamed(tmp_path: Path, uv:
     uv.failing, uv.stderr = "venv", NO_PYTHON
     code, message, _ = refusal(tmp_path, Requirements(WANTED.packages, "3.99"))
     assert code == "EPB301"
-    assert "uv could not create its environment; uv reported: error: No interpreter found for Python 3.99" in message
+    assert "uv could not create the environment; uv reported: error: No interpreter found for Python 3.99" in message
     assert len(uv.commands) == 1
 
 
@@ -265,7 +265,7 @@ def test_missing_network_is_reported_with_a_network_hint(tmp_path: Path, uv: Fak
 
 def test_silent_uv_is_quoted_as_reporting_nothing(tmp_path: Path, uv: FakeUv) -> None:
     uv.failing = "pip"
-    assert refusal(tmp_path)[1].endswith("uv could not create its environment; uv reported: nothing")
+    assert refusal(tmp_path)[1].endswith("uv could not create the environment; uv reported: nothing")
 
 
 @pytest.mark.parametrize("failing", ["venv", "pip"])
