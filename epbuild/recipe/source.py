@@ -19,7 +19,7 @@ MAX_BYTES = 1 << 20
 
 
 def read(content: bytes, file: str) -> ReadText:
-    """Parse a recipe into nodes whose positions name `file`.
+    """Parse a recipe into nodes. `file` is the file name in the positions of the nodes.
 
     Raises RecipeError if the text is not a single YAML mapping, or if it is too large.
     """

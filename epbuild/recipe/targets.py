@@ -41,7 +41,7 @@ def read_toolchain(name: str, where: Position, fields: MappingReader) -> Toolcha
 
 
 def read_target(name: str, where: Position, fields: MappingReader, *, whole: bool) -> Target:
-    """Read a target from one row of its definition. `whole` is False if an invalid part was removed."""
+    """Read a target from one row of its definition. `whole` is False if an invalid part of the row was removed."""
     listed = [fields.of(item) for item in fields.items("eps")]
     return Target(
         name=name,

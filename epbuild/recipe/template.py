@@ -1,7 +1,7 @@
 """Templates in texts: `${name}`, and `$${` for a literal `${`.
 
-A template contains a known name, never an expression. A reference to an environment variable may have a default for an unset or
-empty variable: `${env.NAME:-default}`.
+A template refers to a known name. It cannot contain an expression. A reference to an environment variable may have a default,
+which is used if the variable is unset or empty: `${env.NAME:-default}`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNod
 from epbuild.recipe.problems import TEMPLATE, UNUSABLE, format_choices, quote_text
 
 OUTPUT_NAMES = ("group", "target", "model", "first_model", "ep", "ep.short", "ep.binary")
-"""Names that only emit steps define. Templates of outputs keep these names until `substitute` is called with their values."""
+"""Names that have values only in emit steps. Templates of outputs keep the names until `substitute` is called with the values."""
 
 MAX_TEXT = 8192
 """Maximum length, in characters, of a text after its templates are substituted."""
@@ -36,7 +36,7 @@ class TemplateError(ValueError):
         self.name = name
 
     def problem(self, where: Position | Argument) -> Problem:
-        """Return the problem of the template at `where`."""
+        """Return this error as a problem at the location `where`."""
         return Problem(TEMPLATE, self.message, where, self.hint)
 
 
@@ -100,7 +100,7 @@ def find_variables(text: str) -> frozenset[str]:
 
 
 def substitute_known(text: str, names: Mapping[str, Scalar], later: Collection[str]) -> str:
-    """Replace `names` in `text`, and keep references to names in `later`. Return the result as a template for `substitute`.
+    """Replace references to `names` in `text`, but keep references to names in `later`. Return a template for `substitute`.
 
     Raises TemplateError for an unknown name, a `${` without `}`, or a result longer than `MAX_TEXT`.
     """
@@ -161,7 +161,7 @@ def resolve_templates(
 
 
 def _is_plain(node: Node) -> bool:
-    """Return whether a node is a scalar without a template, as most nodes are."""
+    """Return whether a node is a scalar without a template, which is true for most nodes."""
     return type(node) is ScalarNode and (type(node.value) is not str or "${" not in node.value)
 
 

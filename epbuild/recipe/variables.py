@@ -43,7 +43,7 @@ def read_overrides(settings: Sequence[str]) -> tuple[Mapping[str, Override], lis
 
 
 def _parse_scalar(text: str) -> Scalar | None:
-    """Parse a text as a YAML scalar. Return None for any other text."""
+    """Return the value of a text that is a YAML scalar. Return None if the text is anything else."""
     try:
         source = read(f"value: {text}".encode(errors="surrogateescape"), "--set")
     except RecipeError:
@@ -55,7 +55,7 @@ def _parse_scalar(text: str) -> Scalar | None:
 def read_variables(
     section: Mapping[str, KeyedNode], overrides: Mapping[str, Override], environment: Mapping[str, str], problems: list[Problem]
 ) -> dict[str, Scalar]:
-    """Return the values of variables by template name. Add problems to `problems`.
+    """Return the values of variables by their names in templates, such as `vars.size`. Add problems to `problems`.
 
     Invalid variables are included, so that references to them cause no further problems.
     """

@@ -1,4 +1,4 @@
-"""Writer of YAML that YAML 1.1 and epbuild parse to the same recipe."""
+"""Writer of YAML that YAML 1.1 parsers and epbuild read as the same recipe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def format_scalar(text: str) -> str:
 
 
 def write_yaml(root: MappingNode, comments: Mapping[KeyPath, str]) -> str:
-    """Return the YAML text of a mapping. `comments` maps the paths of keys and items to comments on their lines."""
+    """Return the YAML text of a mapping. `comments` maps the paths of keys and items to comments at the end of their lines."""
     return "\n".join(_Writer(comments).write_mapping(root, "", ())) + "\n"
 
 
@@ -35,7 +35,7 @@ class _Writer:
             yield from self._write_value(f"{margin}{format_scalar(key)}:", entry.node, f"{margin}  ", (*path, key))
 
     def _write_value(self, beginning: str, node: Node, margin: str, path: KeyPath) -> Iterator[str]:
-        """Yield the lines of a value. The first line starts with `beginning`, a key or the dash of an item."""
+        """Yield the lines of a value. The first line starts with `beginning`, which is a key or the dash of a list item."""
         comment = f"    # {self._comments[path]}" if path in self._comments else ""
         short = _format_inline(node)
         if short is not None and (not isinstance(node, SequenceNode) or len(f"{beginning} {short}") <= _WIDTH):

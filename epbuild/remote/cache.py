@@ -75,15 +75,15 @@ LookUp = RemoteRecord | Unusable | Miss
 
 
 class NotFetched(Exception):
-    """Blob that cannot be fetched, so that the result must be built. The text of the exception is the reason, as a clause."""
+    """Error for a blob that cannot be fetched. The result with the blob must then be built. The text is the reason, as a clause."""
 
 
 class LostBlob(NotFetched):
-    """Blob that is missing from the remote cache, or damaged there."""
+    """Error for a blob that is missing from the remote cache or is damaged there."""
 
 
 class RemoteStores(NamedTuple):
-    """Stores with the objects `ac/KEY` and `cas/DIGEST`: one for short requests, one for blobs. They differ only in their timeouts."""
+    """Two clients for the same objects, `ac/KEY` and `cas/DIGEST`: one for short requests, one for blobs. Only their timeouts differ."""
 
     records: ObjectStore
     blobs: ObjectStore
@@ -92,9 +92,9 @@ class RemoteStores(NamedTuple):
 class RemoteCache:
     """Remote cache of one build. Thread-safe.
 
-    `trust` are the public keys whose records are used (None: any key). `signer` signs published results (None: nothing is published). If
-    the remote cache cannot be used, `warn` is called at most once for reading and once for writing, from any thread. `pause` waits for a
-    number of seconds before a retry. By default, the wait ends early if the build is cancelled.
+    A record is used only if it is signed by one of the public keys in `trust` (None: any key). `signer` signs published results (None:
+    nothing is published). If the remote cache cannot be used, `warn` is called at most once for reading and once for writing, from any
+    thread. `pause` waits for a number of seconds before a retry. By default, the wait ends early if the build is cancelled.
     """
 
     record_speed = Speed(8.0, 1e6)
@@ -158,7 +158,7 @@ class RemoteCache:
         return found
 
     def look_again(self, kind: RecordKind, key: str) -> LookUp:
-        """Look up a key again whose record was missing before. Raises Cancelled."""
+        """Look up a key whose record was missing in an earlier look-up. Raises Cancelled."""
         found = self._find_record(kind, key)
         if isinstance(found, RemoteRecord):
             self._tally.add(found=1)
@@ -175,7 +175,7 @@ class RemoteCache:
     def fetch(self, blob: Blob, store: BlobStore) -> None:
         """Fetch a blob into the store, which verifies it. Raises NotFetched, StoreError and Cancelled."""
         if not _DIGEST.fullmatch(blob.digest):
-            raise NotFetched("the name of one of its files is not a digest")
+            raise NotFetched("the digest of one of its files is invalid")
         with self._locks.setdefault(blob.digest, threading.Lock()):  # a blob of two results is fetched only once
             if store.has(blob.digest, blob.size):
                 return
@@ -187,7 +187,7 @@ class RemoteCache:
                 raise NotFetched(error.reason) from error
 
     def copy(self, blob: Blob, write: Write) -> None:
-        """Pass a blob to `write` as it arrives, without storing it. The last piece is passed only after the digest was verified.
+        """Pass a blob to `write` as it arrives, without storing it. The last piece is passed only after the digest has been verified.
 
         So the receiver never has a complete blob with wrong content. Raises NotFetched, Cancelled, and errors of `write`.
         """
@@ -237,7 +237,7 @@ class RemoteCache:
 
         An existing usable record is kept unless some of its blobs are lost. If `more` is set, an existing record that differs from the new
         record is also replaced. If `replace` is set, an existing record is always replaced, and all blobs are uploaded again. A log that is
-        missing from the store is left out.
+        missing from the store is not published.
 
         Returns `written` if the result was written, or `there` if it already existed. Returns None if the result was not published, or if
         the outcome is unknown. Raises StoreError if the store cannot be read, and Cancelled.
@@ -271,7 +271,7 @@ class RemoteCache:
     def upload_input(self, blob: Blob, pieces: Callable[[], Iterator[bytes | memoryview]]) -> bool:
         """Upload a blob that is not part of a result, for use by another machine. Return whether the remote cache now has the blob.
 
-        `pieces` yields the blob's bytes from the start. Raises errors of `pieces`, and Cancelled.
+        Each call of `pieces` yields the blob's bytes from the start. Raises errors of `pieces`, and Cancelled.
         """
         try:
             self._writing.call(partial(self._put_pieces, blob, pieces))
@@ -371,6 +371,6 @@ def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _list_blobs(kind: RecordKind, record: Mapping[str, Any]) -> list[Blob]:
-    """Return the distinct blobs of a record, its log last."""
+    """Return the distinct blobs of a record. Its log is the last one."""
     log = kind.log(record)
     return list(dict.fromkeys([*kind.files(record).values(), *([log] if log is not None else [])]))

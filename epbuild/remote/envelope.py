@@ -39,7 +39,7 @@ class Reason(StrEnum):
     OTHER_KIND = "it is a record of a different kind"
     WRONG_SHAPE = "this release of epbuild does not support its structure"
     UNSAFE_NAME = "one of its files has an unsafe name"
-    UNLISTED = "one of its files is not listed"
+    UNLISTED = "one of its files is missing from its file list"
 
 
 class RecordKind(Struct, frozen=True):
@@ -73,7 +73,7 @@ class RemoteRecord(Struct, frozen=True):
 
 
 class Unusable(Struct, frozen=True):
-    """Record that exists and must not be used."""
+    """Record that exists but must not be used, with the reason."""
 
     reason: Reason
     by: str = ""
@@ -96,9 +96,9 @@ def seal(kind: RecordKind, key: str, record: Mapping[str, Any], signer: SigningK
 
 
 def unseal(data: bytes, kind: RecordKind, key: str, trust: Set[str] | None) -> RemoteRecord | Unusable | None:
-    """Return the record in the bytes of an envelope, or why it is unusable. Return None if `data` has another format.
+    """Return the record from the envelope `data`, or the reason why it is unusable. Return None for another format version.
 
-    `trust` are the trusted public keys (None: any key).
+    `trust` contains the trusted public keys (None: any key is trusted).
     """
     if len(data) > MAX_BYTES:
         return Unusable(Reason.TOO_LARGE)
@@ -137,7 +137,7 @@ def unseal(data: bytes, kind: RecordKind, key: str, trust: Set[str] | None) -> R
 
 
 def _check_record(kind: RecordKind, key: str, written: str, found: RemoteRecord, result: ReapiResult) -> RemoteRecord | Unusable:
-    """Return a signed record with its files if it is the requested record and safe to use, or else why it is unusable."""
+    """Return a signed record with its files. If it is not the requested record, or not safe to use, return the reason."""
     if not kind.is_sound(found.record):
         return Unusable(Reason.WRONG_SHAPE)
     if written != key or kind.key(found.record) != key:

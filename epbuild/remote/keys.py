@@ -30,7 +30,7 @@ class SigningKey:
     """Signing key with the public key that other users trust."""
 
     text: str = field(repr=False)
-    """Secret key, in the form of EPBUILD_SIGNING_KEY."""
+    """Secret key, in the format of the variable EPBUILD_SIGNING_KEY."""
     public: str
 
     @classmethod
@@ -41,7 +41,7 @@ class SigningKey:
     @classmethod
     def parse(cls, text: str) -> SigningKey:
         """Return the key pair of a secret key. Raises BadKey."""
-        form = "Create a pair with `epbuild cache key`, and set EPBUILD_SIGNING_KEY to the secret key."
+        form = "Create a key pair with `epbuild cache key`, and set EPBUILD_SIGNING_KEY to the secret key."
         if text.startswith(_PUBLIC):
             raise BadKey(
                 "EPBUILD_SIGNING_KEY contains a public key", "Set it to the secret key, which begins with 'ed25519-secret:'."
@@ -77,7 +77,7 @@ def is_signed(data: bytes, signature: str, public: str) -> bool:
 
 
 def require_signing() -> None:
-    """Raise StoreError if pynacl, which signing and verifying need, is not installed."""
+    """Raise StoreError if pynacl is not installed, because records cannot be signed or verified without it."""
     _import_nacl()
 
 

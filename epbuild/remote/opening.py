@@ -1,4 +1,4 @@
-"""Opening of remote caches by the schemes of their addresses."""
+"""Functions that open a remote cache according to the scheme of its address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 _ACCESS = (
     "Check the address. The header in EPBUILD_REMOTE_AUTHORIZATION is sent only to the address that EPBUILD_REMOTE_CACHE names."
 )
-_WITHHELD = "EPBUILD_REMOTE_CACHE: credentials are used only for the bucket that it names"
+_WITHHELD = "EPBUILD_REMOTE_CACHE, because credentials are used only for the bucket that this variable names"
 
 
 def open_remote(settings: RemoteSettings, warn: Warn, cancelled: threading.Event | None = None) -> RemoteCache:

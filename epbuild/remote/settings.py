@@ -40,7 +40,7 @@ class RemoteSettings:
 def resolve_remote_settings(
     cache: CacheChoice | None, folder: Path, environment: Mapping[str, str], mode: Mode = "read", *, insecure: bool = False
 ) -> RemoteSettings | None:
-    """Return the settings of the remote cache for a recipe in `folder`. Return None if there is no remote cache, or if it is off.
+    """Return the settings of the remote cache for a recipe in `folder`. Return None if there is none, or if it is disabled.
 
     EPBUILD_REMOTE_CACHE overrides the recipe's address, and its value `off` disables the remote cache. Credentials are used only for the
     address in that variable, never for an address from a recipe. Raises RecipeError: EPB275 if the address cannot be used, EPB276 if no key

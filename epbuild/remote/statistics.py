@@ -46,7 +46,7 @@ class RemoteTally:
 
     @contextmanager
     def time_request(self) -> Iterator[None]:
-        """Add the time of the block. The time of concurrent requests is counted only once."""
+        """Add the duration of the block to `seconds`. Time in which several requests are open is counted only once."""
         with self._lock:
             if not self._open_requests:
                 self._busy_since = time.monotonic()

@@ -1,1 +1,1 @@
-"""Events and values as terminal text, JSON, Markdown and HTML."""
+"""Formatters of events and values as terminal text, JSON, Markdown and HTML."""

@@ -31,7 +31,7 @@ def format_size_change(size: int) -> str:
 
 
 def format_percent(part: int, whole: int) -> str:
-    """Format a difference in percent with its sign, or as a factor from 1000% on. Return an empty string if `whole` is 0."""
+    """Format `part` as a signed percentage of `whole`, or as a factor if it is at least 1000%. Return an empty string if `whole` is 0."""
     if not whole:
         return ""
     value = 100 * part / whole
@@ -68,13 +68,13 @@ class Table(Struct, frozen=True):
     folded: bool = False
 
     def text(self, widths: Sequence[int], width: int = WIDTH) -> Iterator[str]:
-        """Yield the table's lines. The first column is on the left. The other columns are on the right and have the `widths`."""
+        """Yield the table's lines. The first column is left-aligned. The others are right-aligned, and `widths` has their widths."""
         headings = tuple(column.removeprefix(">") for column in self.columns)
         for name, *cells in (*([headings] if headings else []), *self.rows):
             yield from _format_text_row(name, cells, widths, width)
 
     def markdown(self, max_rows: int, rest: str = "") -> str:
-        """Format the first rows as GitHub-flavored Markdown. `rest` ends the sentence about the remaining rows."""
+        """Format the first rows as GitHub-flavored Markdown. `rest` is added to the sentence about the remaining rows."""
         if not max_rows:
             return f"{self.title}: {len(self.rows)}"
         lines = [_format_markdown_row(column.removeprefix(">") for column in self.columns)]
@@ -108,7 +108,7 @@ def format_code(text: str, max_length: int = _MAX_CODE) -> str:
 
 
 def _format_text_row(name: str, cells: Sequence[str], widths: Sequence[int], width: int) -> Iterator[str]:
-    """Yield the lines of a row. If a name is too long, it has separate lines."""
+    """Yield the lines of a row. A name that is too long is written on lines of its own."""
     numbers = "".join(f"{cell:>{size}}" for cell, size in zip(cells, widths, strict=True)).lstrip()
     text, room = escape_controls(name), width - len(numbers)
     if len(text) > room - _GAP:

@@ -38,7 +38,7 @@ STATE_STYLES: Mapping[str, StateStyle] = {
     "restorable": StateStyle("↻", "dashed", ("#dff0fd", "#0b61b8"), ("#0f3557", "#7cc0fa")),
     "current": StateStyle("✓", "solid", ("#e3f5e7", "#1b7a34"), ("#123d1f", "#6fd48a")),
 }
-"""Styles by state. A result in the remote cache has the same style as its state."""
+"""Styles by state. The style does not depend on whether the result is in the remote cache."""
 TEXT = ("#1f2328", "#f0f3f6")
 LINE = ("#6a737d", "#9aa4af")
 FRAME = ("#b4bcc5", "#4a545f")
@@ -62,7 +62,7 @@ def format_label(node: GraphNode) -> tuple[str, ...]:
 
 
 def format_heading(graph: StepGraph) -> tuple[str, ...]:
-    """Return the title of the picture, and a line about the grouping of its steps."""
+    """Return the title of the picture. If steps are grouped, also return a line about the grouping."""
     total = f"{shorten_name(graph.recipe)}: {format_count(graph.steps, 'step')}"
     if graph.grouped_by is None:
         return (total,)
@@ -124,7 +124,7 @@ def _format_dot_nodes(nodes: Iterable[GraphNode]) -> Iterator[str]:
 
 
 def _quote_dot(lines: Iterable[str], *, left: bool = False) -> str:
-    """Format lines as a DOT string, with DOT and HTML escapes neutralized."""
+    """Format lines as a DOT string with all DOT and HTML syntax escaped."""
     escaped = (escape_controls(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in lines)
     end = "\\l" if left else "\\n"
     text = end.join(escaped)
@@ -145,7 +145,7 @@ def find_graphviz() -> str | None:
 
 
 def convert_to_svg(dot: str, program: str | None) -> str:
-    """Convert a DOT graph to SVG with `program`. Raises EnvironmentFailure (EPB445 if `program` is None, or EPB446)."""
+    """Convert a DOT graph to SVG with `program`. Raises EnvironmentFailure: EPB445 if `program` is None, EPB446 if it fails."""
     if program is None:
         raise EnvironmentFailure(Problem("EPB445", "no Graphviz program was found to draw the graph", None, _GRAPHVIZ_HINT))
     try:
@@ -157,7 +157,9 @@ def convert_to_svg(dot: str, program: str | None) -> str:
     text = done.stdout.decode("utf-8", "replace")
     if done.returncode != 0 or not text.rstrip().endswith("</svg>"):
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise _make_drawing_error(program, lines[-1] if lines else f"it exited with status {done.returncode} and wrote no SVG")
+        raise _make_drawing_error(
+            program, lines[-1] if lines else f"the program exited with status {done.returncode} and wrote no SVG"
+        )
     return text
 
 

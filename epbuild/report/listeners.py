@@ -42,7 +42,7 @@ class Listener(BatchProgress):
 
 
 class BuildDocument(Protocol):
-    """Collector of a build's events that returns a document."""
+    """Collector that converts a build's events to a document."""
 
     def report(self, event: Event, /) -> None:
         """Record an event."""
@@ -97,7 +97,7 @@ def format_hashing(event: Hashing) -> str:
 
 
 class WaitingRow(Listener):
-    """Listener that shows notes and hashing progress. The progress is a row on a terminal, or else a line at intervals."""
+    """Listener that shows notes and hashing progress. The progress is a row on a terminal, and lines at intervals elsewhere."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

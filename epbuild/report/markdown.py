@@ -1,6 +1,6 @@
 """Comparisons of artifacts in Markdown, for comments on pull requests.
 
-The text is ASCII, so that it fits any encoding, and short enough for a comment.
+The text is short enough for a comment. It is ASCII, so that every encoding can represent it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_CHARACTERS = 65_000
 """Maximum length of a comment. GitHub accepts 65,536 characters."""
 
 _MAX_ROWS = (200, 50, 15, 3, 0)
-"""Numbers of table rows, tried in order until the comment is short enough."""
+"""Limits for the rows of a table. They are tried in order until the comment is short enough."""
 _MAX_PLACES = 3
 _NOTHING = "-"
 _REST = ", which `epbuild diff` lists"
@@ -38,7 +38,7 @@ def print_markdown(old: str, new: str, found: Comparison) -> None:
 
 
 def format_markdown(old: str, new: str, found: Comparison) -> str:
-    """Format a comparison as a headline, tables of sizes, and tables of differing facts by subject."""
+    """Format a comparison as a headline, tables of sizes, and tables of the other differences by subject."""
     not_compared = _describe_not_compared(old, new, found)
     if not found.differences:
         return " ".join(filter(None, (f"**{found.verdict}**", not_compared))) + "\n"
@@ -126,7 +126,7 @@ def _find_senses(item: SizeChange, senses: dict[tuple[str, str], dict[str, None]
 
 
 def _make_fact_tables(found: Comparison) -> Iterator[Table]:
-    """Yield tables of the facts that differ, each fact with the outputs that have the same difference."""
+    """Yield tables of differences. Each row has a difference, and the outputs with this difference."""
     several = found.artifacts != ("",)
     tables: dict[str, dict[tuple[str, str, str], list[str]]] = {title: {} for title in _SUBJECTS}
     for item in found.differences:

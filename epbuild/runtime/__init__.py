@@ -1,16 +1,16 @@
 """Runtime library that opens emitted models in an application.
 
-It opens the variant of a group that fits this machine, with the options from its compilation:
+A variant is a group of models that was compiled for one target. This library selects the variant that fits this machine, and opens it
+with the options that it was compiled with:
 
     with epbuild.runtime.open("dist/classifier") as group:
         probabilities = group["classifier"].run(None, {"image": image})
 
-It requires only Python 3.10 and onnxruntime. It uses no other part of epbuild, so this folder can be copied into an application.
+It requires only onnxruntime, and Python 3.10 or later. It uses no other part of epbuild, so this folder can be copied into an application.
 `docs/guides/runtime.md` describes how the variant is selected.
 
 Threads: groups may be opened and closed from any thread. A lock guards the state that plugin EPs keep for the whole process:
-registrations, and the contexts that sessions of a sharing group share. A session may run in several threads if its EP supports
-this.
+registrations, and the contexts that the sessions of a group share. A session may run in several threads if its EP supports this.
 """
 
 from .group import Group

@@ -23,7 +23,7 @@ _DEVICE_TYPES = ("NPU", "GPU", "CPU")
 """Device types in order of preference."""
 
 _OPTIMAL, _RECOMPILE, _UNKNOWN, _UNSUPPORTED = range(4)
-"""ONNX Runtime's verdicts on a compiled model and a device, starting with the best."""
+"""ONNX Runtime's verdicts on whether a device can run a compiled model, starting with the best."""
 _VERDICTS = {"EP_SUPPORTED_OPTIMAL": _OPTIMAL, "EP_SUPPORTED_PREFER_RECOMPILATION": _RECOMPILE, "EP_UNSUPPORTED": _UNSUPPORTED}
 
 _registered: dict[ModuleType, set[str]] = {}
@@ -48,7 +48,7 @@ class Fit:
 
 
 class _Unfit(Exception):
-    """A variant does not fit. The text completes a sentence that begins with the variant's target."""
+    """Error for a variant that does not fit this machine. The text completes a sentence that begins with the variant's target."""
 
 
 def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[OrtEpDevice] | None, places: Places) -> Fit:
@@ -115,14 +115,16 @@ def _choose_device(
     if variant.share_weights and variant.several and ep.name in SHARED_NOT_ON_CPU:
         suitable = [device for device in suitable if _get_type(device) != "CPU"]
         if not suitable:
-            raise _Unfit(f"has models that share weights, which {SHARED_NOT_ON_CPU[ep.name]}")
+            raise _Unfit(f"has models with shared weights, and such models {SHARED_NOT_ON_CPU[ep.name]}")
     ranked = [(_judge_device(onnxruntime, variant, ep, device), _rank_type(device), device) for device in suitable]
     # If any device has a verdict, all devices without a verdict are ignored: they must not win over an unsupported device.
     judged = [item for item in ranked if item[0] != _UNKNOWN]
     best = min(judged or ranked, key=lambda item: item[:2])
     if best[0] == _UNSUPPORTED:
         refusing, texts = ", ".join(_describe(item[2]) for item in judged), ", ".join(variant.compatibility[ep.name])
-        raise _Unfit(f"was compiled for other devices: {ep.name} does not support it on {refusing} (compatibility: {texts})")
+        raise _Unfit(
+            f"was compiled for other devices: {ep.name} does not support the compiled models on {refusing} (compatibility: {texts})"
+        )
     return best
 
 
@@ -151,7 +153,7 @@ def _find_devices(onnxruntime: ModuleType, ep: Ep, devices: Sequence[OrtEpDevice
 
 
 def _judge_device(onnxruntime: ModuleType, variant: Variant, ep: Ep, device: OrtEpDevice) -> int:
-    """Return ONNX Runtime's verdict on a variant's models and a device. If the models' verdicts differ, return the worst."""
+    """Return ONNX Runtime's verdict on whether a device can run a variant's models. If the models' verdicts differ, return the worst."""
     texts = variant.compatibility.get(ep.name, ())
     judge = _find_compatibility_function(onnxruntime)
     if judge is None or not texts or (ep.name in JUDGE_NPUS_ONLY and _get_type(device) != "NPU"):

@@ -77,7 +77,7 @@ def open_group(
 
     `group` and `target` select a group and a target if the folder has several. `devices` restricts the choice to some devices of
     `onnxruntime.get_ep_devices()`. By default, all devices are candidates, after the plugin EPs of the variants have been
-    registered. `configure` is called with each model's name and session options before its session is created. It can set the
+    registered. `configure` is called with each model's name and session options before its session is created. The function can set the
     application's own options, such as threads, logging and profiling. `custom_ops` maps names of custom operator libraries in the
     manifest to their paths on this machine. Libraries that a Python package ships are found automatically.
 

@@ -19,7 +19,7 @@ Places = Mapping[str, "str | os.PathLike[str]"]
 
 
 class NoLibrary(Exception):
-    """A library of custom operators is missing. The text completes a sentence that begins with a target."""
+    """Error for a missing library of custom operators. The text completes a sentence that begins with a target."""
 
 
 def find_libraries(custom_ops: Sequence[CustomOps], places: Places) -> tuple[str, ...]:
@@ -28,7 +28,7 @@ def find_libraries(custom_ops: Sequence[CustomOps], places: Places) -> tuple[str
 
 
 def register(options: SessionOptions, custom_ops: Sequence[CustomOps], libraries: Sequence[str]) -> None:
-    """Register custom operators, whose libraries are at the paths `libraries`, in session options. Raises OpenError (EPB636)."""
+    """Register custom operators in session options. `libraries` are the paths of their libraries. Raises OpenError (EPB636)."""
     for ops, library in zip(custom_ops, libraries, strict=True):
         try:
             options.register_custom_ops_library(library)
@@ -46,7 +46,7 @@ def _find_library(ops: CustomOps, places: Places) -> str:
         return os.path.abspath(path)  # noqa: PTH100 - the loader would search system folders for a bare name
     if ops.module is None:
         example = f"custom_ops={{{json.dumps(ops.name)}: <path>}}"
-        raise NoLibrary(f"needs the custom operators of {ops.name}; pass its path on this machine with {example}")
+        raise NoLibrary(f"needs the custom operators of {ops.name}; pass the path of the library on this machine with {example}")
     try:
         return str(importlib.import_module(ops.module).get_library_path())
     except Exception as error:  # a module may raise anything while it is imported

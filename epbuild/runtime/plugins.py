@@ -1,6 +1,6 @@
-"""Facts about plugin EPs that applications need.
+"""Properties of plugin EPs, for use in applications.
 
-They duplicate the catalog, which cannot be imported here, because an application has only this package and onnxruntime. A test
+The catalog has the same data, but cannot be imported here, because an application has only this package and onnxruntime. A test
 compares both.
 """
 
@@ -22,7 +22,7 @@ SHARED_NOT_ON_CPU = {
 }
 """EPs that cannot load models with shared weights on a CPU device, with the reason.
 
-The reason completes a sentence about the models.
+The reason completes a sentence whose subject is the models.
 """
 
 JUDGE_NPUS_ONLY = frozenset({"QNNExecutionProvider"})

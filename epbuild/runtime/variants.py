@@ -17,11 +17,11 @@ FORMAT = 1
 _MAX_QUOTE = 120
 _BUILT_IN = "onnxruntime"
 _NEEDED = ("context-binary", "external-data")
-"""Roles of files in a manifest that models need when they are opened."""
+"""Roles of the files that models need when they are opened. A manifest lists the role of each file."""
 
 
 class OpenError(Exception):
-    """A group cannot be opened. The text has a line for each detail. epbuild's docs/reference/errors.md explains `code`."""
+    """Error for a group that cannot be opened. The text has a line for each detail. epbuild's docs/reference/errors.md explains `code`."""
 
     def __init__(self, code: str, text: str, *details: str) -> None:
         super().__init__("\n  ".join((f"{text} [{code}]", *details)))
@@ -120,7 +120,7 @@ def _read_manifest(path: Path, *, or_none: bool = False) -> dict[str, Any] | Non
         raise OpenError("EPB632", f"{path} is not an epbuild manifest")
     if document["format"] != FORMAT:
         text = f"the manifest {path} has the format {document['format']}, but this reader supports only {FORMAT}"
-        text += "; use the epbuild.runtime of the release that wrote it"
+        text += "; use the epbuild.runtime of the release that wrote the manifest"
         raise OpenError("EPB632", text)
     return document
 
@@ -213,10 +213,13 @@ def _quote(value: Any) -> str:
 
 
 def _check_relative_path(file: Any) -> str:
-    """Return a path of the manifest. Raises ValueError if it could leave its folder, and TypeError if it is not a string."""
+    """Return a relative path from the manifest.
+
+    Raises ValueError if the path could leave the manifest's folder, and TypeError if it is not a string.
+    """
     windows = PureWindowsPath(_check_type(file, str, "file"))  # Windows rules also recognize absolute POSIX paths
     if windows.drive or windows.root or ".." in windows.parts or not windows.parts or "\0" in file:
-        raise ValueError(f"{file!r} is not a path inside its folder")
+        raise ValueError(f"{file!r} is not a path inside the manifest's folder")
     return str(file)
 
 
@@ -229,7 +232,10 @@ def _read_compatibility(models: Iterable[Mapping[str, Any]]) -> dict[str, tuple[
 
 
 def select(variants: list[Variant], path: Path, group: str | None, target: str | None) -> list[Variant]:
-    """Return the variants of one group, or only its variant for `target`. Raises OpenError if the choice is not unique."""
+    """Return the variants of one group, or only its variant for `target`.
+
+    Raises OpenError if no variant matches, or if variants of several groups match.
+    """
     groups = sorted({variant.group for variant in variants})
     if group is None and len(groups) > 1:
         raise OpenError(

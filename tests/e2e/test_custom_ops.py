@@ -168,7 +168,7 @@ def test_a_users_library_is_registered_from_the_path_in_the_recipe(with_library:
         assert done.returncode == 0, done.stdout + done.stderr
     refused = application(with_library)
     assert refused.returncode == 1
-    assert "npu needs the custom operators of libours.so; pass its path on this machine" in refused.stderr
+    assert "npu needs the custom operators of libours.so; pass the path of the library on this machine" in refused.stderr
     found = answer(application(with_library, {"libours.so": "ops/libours.so"}))
     assert numpy.allclose(found, numpy.linalg.inv(weights()), atol=0.01)
 

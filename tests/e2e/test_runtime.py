@@ -56,7 +56,7 @@ def test_a_shared_group_is_refused_before_the_emulator_crashes(quickstart: Proje
     quickstart.build("epbuild.yaml", "emit:decoder/snapdragon-SM8750/*")
     done = classify(quickstart.folder / "dist/quickstart/decoder")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "snapdragon-SM8750 has models that share weights, which need a Snapdragon" in done.stderr
+    assert "snapdragon-SM8750 has models with shared weights, and such models need a Snapdragon" in done.stderr
 
 
 @ONLY_HERE

@@ -93,8 +93,8 @@ def test_a_missing_program_is_an_error_with_the_package_to_install() -> None:
     ("script", "words"),
     [
         ("echo 'out of ideas' >&2; exit 3", "out of ideas"),
-        ("exit 0", "it exited with status 0 and wrote no SVG"),
-        ("kill -9 $$", "it exited with status -9"),
+        ("exit 0", "the program exited with status 0 and wrote no SVG"),
+        ("kill -9 $$", "the program exited with status -9"),
     ],
 )
 def test_the_message_of_a_failed_program_is_quoted(script: str, words: str, tmp_path: Path) -> None:

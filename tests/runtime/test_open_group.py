@@ -147,7 +147,10 @@ def test_custom_operator_library_is_relative_to_its_folder(
 def test_missing_custom_operators_are_reported_with_a_hint(snapdragon: Machine, tmp_path: Path) -> None:
     folder = emit(tmp_path / "out", custom_ops=[LIBRARY_OPS])
     text = refused(folder, code="EPB634")
-    assert 'phone needs the custom operators of libmine.so; pass its path on this machine with custom_ops={"libm' in text
+    assert (
+        'phone needs the custom operators of libmine.so; pass the path of the library on this machine with custom_ops={"libm'
+        in text
+    )
     text = refused(folder, code="EPB634", custom_ops={"libmine.so": tmp_path / "nosuch.so"})
     assert (
         f"phone needs the custom operators of libmine.so, but the file in custom_ops= does not exist: {tmp_path / 'nosuch.so'}"
@@ -190,8 +193,8 @@ def test_variant_with_the_best_onnx_runtime_verdict_is_opened(snapdragon: Machin
         (tmp_path / name / "manifest.json").unlink()
     text = refused(tmp_path, code="EPB634")
     assert (
-        "was compiled for other devices: QNNExecutionProvider does not support it on NPU from Qualcomm (compatibility: other)"
-        in text
+        "was compiled for other devices: QNNExecutionProvider does not support the compiled models on NPU from Qualcomm "
+        "(compatibility: other)" in text
     )
     assert {kind for kind, _ in snapdragon.asked} == {"NPU"}  # QNN crashes on any other question
 
@@ -279,14 +282,14 @@ def test_only_the_requested_devices_are_used(snapdragon: Machine, tmp_path: Path
 def test_shared_context_that_would_crash_the_process_is_refused(machine: Machine, tmp_path: Path) -> None:
     machine.install("onnxruntime_qnn", EMULATOR)
     text = refused(emit(tmp_path / "out", "phone", "a", "b", share_weights=True), code="EPB634")
-    assert "phone has models that share weights, which need a Snapdragon" in text
+    assert "phone has models with shared weights, and such models need a Snapdragon" in text
 
 
 def test_merged_shared_context_is_refused(machine: Machine, tmp_path: Path) -> None:
     machine.install("onnxruntime_qnn", EMULATOR)
     model = {"name": "relu", "file": "relu_ctx.onnx", "compatibility": {}, "merged": [{"name": "a"}, {"name": "b"}]}
     text = refused(emit(tmp_path / "out", "phone", share_weights=True, models=[model]), code="EPB634")
-    assert "phone has models that share weights, which need a Snapdragon" in text
+    assert "phone has models with shared weights, and such models need a Snapdragon" in text
 
 
 def test_deficiency_of_each_variant_is_reported(machine: Machine, tmp_path: Path) -> None:
@@ -499,7 +502,7 @@ def test_impossible_path_is_refused(snapdragon: Machine, path: str) -> None:
 def test_manifest_path_outside_its_folder_is_refused(snapdragon: Machine, tmp_path: Path, file: str) -> None:
     folder = emit(tmp_path / "out", models=[{"name": "relu", "file": file, "compatibility": {}}])
     (tmp_path / "relu_ctx.onnx").touch()
-    assert "is not a path inside its folder" in refused(folder, code="EPB632")
+    assert "is not a path inside the manifest's folder" in refused(folder, code="EPB632")
 
 
 def test_onnx_runtime_without_plugin_eps_is_refused(snapdragon: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

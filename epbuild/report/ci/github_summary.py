@@ -1,6 +1,6 @@
 """Summary of a build in Markdown, for a step of GitHub Actions or a file.
 
-Steps append to the file in GITHUB_STEP_SUMMARY, which may have 1 MiB for each step of a job. See "Adding a job summary" in
+Each step of a job may append up to 1 MiB to the file that GITHUB_STEP_SUMMARY names. See "Adding a job summary" in
 https://docs.github.com/actions/reference/workflow-commands-for-github-actions.
 """
 
@@ -24,7 +24,7 @@ from epbuild.session.events import OutputRemoved, RemoteCacheUsed, StepCompared
 
 _MAX_BYTES = 1 << 20
 _MAX_ROWS = (1000, 200, 50, 15, 3, 0)
-"""Numbers of table rows, tried in order until the summary is short enough."""
+"""Limits for the rows of a table. They are tried in order until the summary is short enough."""
 _MAX_REASON = 2000
 _MAX_STEPS = 20
 

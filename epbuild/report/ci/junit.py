@@ -35,7 +35,7 @@ class _Case(Struct, frozen=True):
 
 @dataclass
 class JUnitDocument:
-    """Collector of a build's events that returns JUnit XML."""
+    """Collector that converts a build's events to JUnit XML."""
 
     _begin: datetime = field(default_factory=lambda: datetime.now(UTC))
     _name: str = _OWN_SUITE
@@ -94,7 +94,7 @@ class JUnitDocument:
 
 
 def get_suite(step: str) -> str:
-    """Return the group and the target of a step, or the kind and subject for a step of several groups or targets."""
+    """Return the name of a step's suite: its group and target. For a step of several groups or targets, use its kind and subject."""
     kind, _, rest = step.partition(":")
     parts = rest.split("/")
     return "/".join(parts[:2]) if kind != "prepare" and len(parts) > 1 else f"{kind}:{parts[0]}"

@@ -27,7 +27,7 @@ _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 class ErrorCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Help for an error code in Markdown. Links are relative to `docs/`."""
+    """Help for an error code, in Markdown. Links are relative to `docs/`."""
 
     meaning: str
     action: str
@@ -42,7 +42,7 @@ def read_error_codes() -> dict[str, ErrorCode]:
 
 
 class SarifDocument:
-    """Collector of problems, or of a build's events, that returns SARIF."""
+    """Collector that converts problems, or a build's events, to SARIF."""
 
     def __init__(self, recipe: Path) -> None:
         self._recipe = recipe

@@ -1,8 +1,8 @@
-"""Reports as a single HTML page that needs no network.
+"""Report as a single HTML page that works without a network.
 
 The page is a template with styles, the report as JSON, and a script that esbuild bundles from `web/`. The script inserts
-the JSON's data as text. Tables show the data to readers without JavaScript. The page's policy allows its own script and
-styles by their digests, and no requests.
+the JSON's data as text. Tables show the data to readers without JavaScript. The page's content
+security policy allows only its own script and styles, by their digests, and no requests.
 """
 
 from __future__ import annotations

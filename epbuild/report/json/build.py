@@ -73,7 +73,7 @@ class DefaultsView(View, frozen=True, kw_only=True):
 
 
 class PlanDocument(Document, frozen=True, kw_only=True):
-    """`plan --json`."""
+    """Document that `plan --json` prints."""
 
     recipe: str
     """Path of the recipe."""
@@ -88,7 +88,7 @@ class PlanDocument(Document, frozen=True, kw_only=True):
 
 
 class ValidationDocument(Document, frozen=True, kw_only=True):
-    """`validate --json`."""
+    """Document that `validate --json` prints."""
 
     recipe: str
     """Path of the recipe."""
@@ -140,27 +140,27 @@ class CoveredView(View, frozen=True, kw_only=True):
 
 
 class CoverageDocument(Document, frozen=True, kw_only=True):
-    """`coverage --json`."""
+    """Document that `coverage --json` prints."""
 
     rows: tuple[CoveredView, ...]
     """Coverage of each model for each target."""
 
 
 class ChangeView(View, frozen=True, kw_only=True):
-    """Fact that changed since a step was built."""
+    """Input of a step that changed since the last build."""
 
     what: str
-    """Name of the fact."""
+    """Name of the input."""
     place: tuple[str, ...]
-    """Path of the fact in the key document."""
+    """Path of the input in the key document."""
     old: object
-    """Old value; null if the fact is new."""
+    """Old value; null if the input is new."""
     new: object
-    """New value; null if the fact was removed."""
+    """New value; null if the input was removed."""
 
 
 class CauseView(View, frozen=True, kw_only=True):
-    """Step with its state, the facts that changed, and the steps that cause it to run."""
+    """Step with its state, its changed inputs, and the steps that cause it to run."""
 
     id: str
     """Id of the step."""
@@ -177,13 +177,13 @@ class CauseView(View, frozen=True, kw_only=True):
     built: float | None
     """Time of the last build, in Unix seconds; null if there was none."""
     changes: tuple[ChangeView, ...]
-    """Facts in the key document that changed since the last build."""
+    """Inputs in the key document that changed since the last build."""
     causes: tuple[CauseView, ...]
     """Steps that cause this step to run."""
 
 
 class ExplanationDocument(Document, frozen=True, kw_only=True):
-    """`explain --json`."""
+    """Document that `explain --json` prints."""
 
     recipe: str
     """Path of the recipe."""
@@ -206,7 +206,7 @@ class WorkloadView(View, frozen=True, kw_only=True):
     platform: str
     """Platform that the actions need."""
     eps: tuple[str, ...]
-    """EPs that the actions need; empty for preparations."""
+    """EPs that the actions need; empty if the actions prepare models."""
     actions: int
     """Number of actions."""
     seconds: float
@@ -226,7 +226,7 @@ class WorkloadView(View, frozen=True, kw_only=True):
 
 
 class WorkloadsDocument(Document, frozen=True, kw_only=True):
-    """`plan --executor ADDRESS --json`."""
+    """Document that `plan --executor ADDRESS --json` prints."""
 
     executor: str
     """Address of the scheduler."""
@@ -246,14 +246,14 @@ class MatrixJobView(View, frozen=True):
 
 
 class MatrixDocument(View, frozen=True):
-    """`plan --matrix`: a single line for `strategy.matrix` of GitHub Actions. It has no `format`."""
+    """Document that `plan --matrix` prints: a single line for `strategy.matrix` of GitHub Actions. It has no key `format`."""
 
     include: tuple[MatrixJobView, ...]
     """Jobs, longest first."""
 
 
 def plan_document(recipe: str, found: Survey) -> PlanDocument:
-    """Return `plan --json`: every step with its state and the reasons to run it."""
+    """Return the document of `plan --json`: every step with its state and the reasons to run it."""
     return PlanDocument(
         recipe=recipe,
         defaults=build_view(DefaultsView, found.plan.defaults),
@@ -270,17 +270,17 @@ def print_matrix(jobs: Iterable[RunnerJob]) -> None:
 
 
 def build_coverage_document(rows: Sequence[ModelCovered]) -> CoverageDocument:
-    """Return `coverage --json`."""
+    """Return the document of `coverage --json`."""
     return CoverageDocument(rows=tuple(build_view(CoveredView, row, left=_build_left_views(row)) for row in rows))
 
 
 def build_explanation_document(recipe: str, found: Sequence[Explanation]) -> ExplanationDocument:
-    """Return `explain --json`: every explained step with its state and the facts that changed."""
+    """Return the document of `explain --json`: every explained step with its state and its changed inputs."""
     return ExplanationDocument(recipe=recipe, steps=tuple(map(_build_cause_view, found)))
 
 
 def build_workloads_document(loads: Sequence[Workload], address: str) -> WorkloadsDocument:
-    """Return `plan --executor ADDRESS --json`: a plan's missing work, and the machines that can do the work."""
+    """Return the document of `plan --executor ADDRESS --json`: a plan's missing work, and the machines that can do the work."""
     return WorkloadsDocument(
         executor=address,
         workloads=tuple(build_view(WorkloadView, load) for load in loads),
@@ -322,7 +322,7 @@ def _build_cause_view(explanation: Explanation) -> CauseView:
 
 
 class LockDocument(Document, frozen=True, kw_only=True):
-    """`lock --json`."""
+    """Document that `lock --json` prints."""
 
     recipe: str
     """Path of the recipe."""
@@ -341,7 +341,7 @@ class LockDocument(Document, frozen=True, kw_only=True):
 
 
 class NotCarriedView(View, frozen=True, kw_only=True):
-    """Setting of the source that has no equivalent in a recipe."""
+    """Setting in the imported configuration that has no equivalent in a recipe."""
 
     what: str
     """Name of the setting."""
@@ -352,7 +352,7 @@ class NotCarriedView(View, frozen=True, kw_only=True):
 
 
 class ImportedDocument(Document, frozen=True, kw_only=True):
-    """`import --json`."""
+    """Document that `import --json` prints."""
 
     recipe: str
     """Path of the written recipe."""
@@ -365,7 +365,7 @@ class ImportedDocument(Document, frozen=True, kw_only=True):
     targets: list[str]
     """Names of the targets."""
     not_carried_over: list[NotCarriedView]
-    """Settings of the source that have no equivalent in a recipe."""
+    """Settings in the imported configuration that have no equivalent in a recipe."""
     warnings: tuple[ProblemView, ...]
     """Warnings about the recipe."""
 
@@ -373,7 +373,7 @@ class ImportedDocument(Document, frozen=True, kw_only=True):
 def lock_document(
     locking: Locking, warnings: Sequence[Problem], exported: Mapping[str, Path | None], *, written: bool
 ) -> LockDocument:
-    """Return `lock --json`."""
+    """Return the document of `lock --json`."""
     return LockDocument(
         recipe=str(locking.recipe.file),
         lock=str(locking.path),
@@ -386,7 +386,7 @@ def lock_document(
 
 
 def build_imported_document(done: ImportedRecipe) -> ImportedDocument:
-    """Return `import --json`."""
+    """Return the document of `import --json`."""
     return ImportedDocument(
         recipe=str(done.path),
         tool=done.tool,

@@ -26,7 +26,7 @@ class FindingView(View, frozen=True, kw_only=True):
     check: str
     """Name of the check, such as `references`, `digests`, `target`, `load` or `numbers`."""
     subject: str
-    """File below the artifact's folder, or name of a group."""
+    """Path of the checked file below the artifact's folder, or name of the checked group."""
     outcome: Outcome
     """Outcome of the check. A skipped check was not possible on this machine."""
     message: str
@@ -40,7 +40,7 @@ class FindingView(View, frozen=True, kw_only=True):
 
 
 class FindingsDocument(Document, frozen=True, kw_only=True):
-    """`verify --json`."""
+    """Document that `verify --json` prints."""
 
     path: str
     """Path that was verified."""
@@ -51,22 +51,22 @@ class FindingsDocument(Document, frozen=True, kw_only=True):
 
 
 class DifferenceView(View, frozen=True, kw_only=True):
-    """Fact that differs between two artifacts."""
+    """Difference between two artifacts."""
 
     sense: str
     """Category: `graph`, `weights`, `graph or weights`, `target`, `settings`, `toolchain`, `context` or `names`."""
     what: str
-    """Description of the fact."""
+    """Description of what differs."""
     kind: str
     """Kind of the change."""
     artifact: str
     """Folder of the artifact, relative to the compared paths; empty if only one pair of artifacts is compared."""
     place: tuple[str, ...]
-    """Path of the fact, as a list of keys."""
+    """Path of the value that differs, as a list of keys."""
     old: Any
-    """Old value; null if the fact is new."""
+    """Value in the old artifact; null if there is none."""
     new: Any
-    """New value; null if the fact was removed."""
+    """Value in the new artifact; null if there is none."""
 
 
 class SizeView(View, frozen=True, kw_only=True):
@@ -85,14 +85,14 @@ class SizeView(View, frozen=True, kw_only=True):
 
 
 class ComparisonDocument(Document, frozen=True, kw_only=True):
-    """`diff --json`: the verdict, all facts that differ, and the sizes of all files."""
+    """Document that `diff --json` prints: the verdict, all differences, and the sizes of all files."""
 
     a: str
     """Path of the old artifact."""
     b: str
     """Path of the new artifact."""
     equal: bool
-    """True if no fact differs."""
+    """True if there are no differences."""
     accepted: bool
     """True if only bytes of contexts differ, and both recipes accept such differences."""
     verdict: str
@@ -104,13 +104,13 @@ class ComparisonDocument(Document, frozen=True, kw_only=True):
     without_manifest: tuple[str, ...]
     """Artifacts without a manifest (`A`, `B` or both). Their settings are unknown."""
     differences: tuple[DifferenceView, ...]
-    """Facts that differ."""
+    """All differences."""
     sizes: tuple[SizeView, ...]
     """Sizes of all models, context binaries and data files."""
 
 
 def build_findings_document(path: Path, findings: Sequence[Finding]) -> FindingsDocument:
-    """Return `verify --json`: every finding, and the number of each outcome."""
+    """Return the document of `verify --json`: every finding, and the number of each outcome."""
     counts = Counter(finding.outcome for finding in findings)
     return FindingsDocument(
         path=path.as_posix(),
@@ -120,7 +120,7 @@ def build_findings_document(path: Path, findings: Sequence[Finding]) -> Findings
 
 
 def build_comparison_document(old: str, new: str, found: Comparison) -> ComparisonDocument:
-    """Return `diff --json`."""
+    """Return the document of `diff --json`."""
     return build_view(ComparisonDocument, found, a=old, b=new, equal=not found.differences)
 
 
@@ -130,7 +130,7 @@ class CheckView(View, frozen=True, kw_only=True):
     topic: str
     """Topic, such as `python`, `cache`, `toolchain` or `ep`. The schema lists all topics."""
     state: str
-    """`ok`, `note`, `warning` or `error`. With an error, builds fail."""
+    """`ok`, `note`, `warning` or `error`. With an `error`, builds fail."""
     text: str
     """Result of the check."""
     hint: str | None
@@ -202,7 +202,7 @@ class ToolchainView(View, frozen=True, kw_only=True):
 
 
 class DevicesDocument(Document, frozen=True, kw_only=True):
-    """`devices --json`."""
+    """Document that `devices --json` prints."""
 
     epbuild: str = __version__
     """Version of epbuild."""
@@ -213,7 +213,7 @@ class DevicesDocument(Document, frozen=True, kw_only=True):
 
 
 class HealthDocument(Document, frozen=True, kw_only=True):
-    """`doctor --json`, whose schema is `schemas/doctor.schema.json`."""
+    """Document that `doctor --json` prints. Its schema is `schemas/doctor.schema.json`."""
 
     epbuild: str = __version__
     """Version of epbuild."""
@@ -226,7 +226,7 @@ class HealthDocument(Document, frozen=True, kw_only=True):
 
 
 def build_health_document(found: Diagnoses) -> HealthDocument:
-    """Return `doctor --json`."""
+    """Return the document of `doctor --json`."""
     return HealthDocument(
         healthy=found.is_healthy,
         checks=tuple(
@@ -237,7 +237,7 @@ def build_health_document(found: Diagnoses) -> HealthDocument:
 
 
 def build_devices_document(found: Diagnoses) -> DevicesDocument:
-    """Return `devices --json`."""
+    """Return the document of `devices --json`."""
     return DevicesDocument(healthy=found.is_healthy, toolchains=tuple(map(_build_toolchain_view, found.toolchains)))
 
 

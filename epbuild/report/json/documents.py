@@ -1,7 +1,7 @@
-"""Base of the JSON documents: typed views of values, and their text.
+"""Base classes of the JSON documents, and functions that write documents.
 
 A document is a `msgspec.Struct` whose fields are the keys of its JSON, in order. The text is ASCII, so that file names and
-EP logs cannot fail on the encoding of standard output.
+EP logs cannot cause encoding errors on standard output.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ProblemView(View, frozen=True, kw_only=True):
 
 
 def build_view(kind: type[V], source: object, **values: Any) -> V:
-    """Return a view of `source`. A field has its value in `values`, or else the attribute of `source` with the same name."""
+    """Return a view of `source`. The value of a field is in `values`, or else in the attribute of `source` with the same name."""
     found = {name: getattr(source, name) for name in kind.__struct_fields__ if hasattr(source, name)} | values
     known = {name: value for name, value in found.items() if value is not UNSET}
     return convert(SimpleNamespace(**known), kind, from_attributes=True)
@@ -88,7 +88,7 @@ def build_problem_views(problems: Iterable[Problem]) -> tuple[ProblemView, ...]:
 
 
 def report_document(report: Report) -> dict[str, Any]:
-    """Return `report --json`. HTML pages embed this document."""
+    """Return the document of `report --json`. HTML pages embed this document."""
     document: dict[str, Any] = msgspec.to_builtins(report)
     return document
 

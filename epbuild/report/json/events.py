@@ -1,8 +1,9 @@
 """Events of a build as JSON lines, and builds as Chrome traces.
 
 Perfetto (ui.perfetto.dev) shows traces in the "Trace Event Format":
-https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. A machine is a process, and a slot for
-actions is a thread. Slices of a thread are nested or disjoint. If two slices begin together, the longer one comes first.
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. In a trace, a machine is a
+process, and a slot for actions is a thread. Slices of a thread are nested or disjoint. If two slices begin together, the
+longer one comes first.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _to_json_value(value: Any) -> Any:
 
 
 class _StartedStep(Struct, frozen=True):
-    """Step that was started, with the number of its machine's process."""
+    """Step that was started. `pid` is the number of its machine's process in the trace."""
 
     run: StepRun
     pid: int
@@ -85,7 +86,7 @@ class _StartedStep(Struct, frozen=True):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Numbers of the process and the thread."""
+        """Numbers of the process and the thread in the trace."""
         return self.pid, (self.run.worker or 0) + 1
 
 
@@ -150,7 +151,7 @@ def _make_arguments(run: StepRun) -> dict[str, Any]:
 
 
 def _make_span_slices(spans: Iterable[ReportedSpan]) -> Iterator[_Event]:
-    """Yield the slices of toolchains, downloads and uploads. Concurrent work has separate threads."""
+    """Yield the slices of toolchains, downloads and uploads. Work that overlaps in time is on separate threads."""
     ends: dict[str, list[float]] = {kind: [] for kind in _SPAN_THREADS}
     numbers: dict[tuple[str, int], int] = {}
     for span in sorted(spans, key=lambda span: span.started):

@@ -40,14 +40,14 @@ class ToolchainsView(View, frozen=True, kw_only=True):
 
 
 class CacheStatsDocument(Document, frozen=True, kw_only=True):
-    """`cache --json`."""
+    """Document that `cache --json` prints."""
 
     place: str
     """Path of the store."""
     things: dict[str, SumView]
     """Number and size of entries, by kind."""
     toolchains: ToolchainsView
-    """Provisioned toolchain environments."""
+    """Number and size of the provisioned toolchain environments."""
     workspaces: list[str]
     """Workspaces that use the store."""
 
@@ -75,12 +75,12 @@ class KeptView(View, frozen=True, kw_only=True):
 
 
 class CollectionDocument(Document, frozen=True, kw_only=True):
-    """`gc --json`."""
+    """Document that `gc --json` prints."""
 
     place: str
     """Path of the store."""
     dry_run: bool
-    """True if nothing was removed because of `--dry-run`."""
+    """True for `--dry-run`: nothing was removed, and the other keys describe what would be removed."""
     max_age: float | int
     """Seconds after which unused results are removed."""
     max_size: int | None
@@ -100,7 +100,7 @@ class CollectionDocument(Document, frozen=True, kw_only=True):
 
 
 class KeyDocument(Document, frozen=True, kw_only=True):
-    """`cache key --json`."""
+    """Document that `cache key --json` prints."""
 
     signing_key: str
     """Secret key, for EPBUILD_SIGNING_KEY."""
@@ -109,7 +109,7 @@ class KeyDocument(Document, frozen=True, kw_only=True):
 
 
 class CacheCheckDocument(Document, frozen=True, kw_only=True):
-    """`cache verify --json`."""
+    """Document that `cache verify --json` prints."""
 
     place: str
     """Path of the store."""
@@ -124,7 +124,7 @@ class CacheCheckDocument(Document, frozen=True, kw_only=True):
 
 
 class PushDocument(Document, frozen=True, kw_only=True):
-    """`cache push --json`."""
+    """Document that `cache push --json` prints."""
 
     remote: str
     """Address of the remote cache."""
@@ -139,7 +139,7 @@ class PushDocument(Document, frozen=True, kw_only=True):
 
 
 class RemoteCheckDocument(Document, frozen=True, kw_only=True):
-    """`cache verify --remote --json`."""
+    """Document that `cache verify --remote --json` prints."""
 
     remote: str
     """Address of the remote cache."""
@@ -154,7 +154,7 @@ class RemoteCheckDocument(Document, frozen=True, kw_only=True):
 
 
 def build_cache_stats_document(found: CacheStats) -> CacheStatsDocument:
-    """Return `cache --json`."""
+    """Return the document of `cache --json`."""
     count, size = found.toolchains
     return CacheStatsDocument(
         place=str(found.place),
@@ -165,7 +165,7 @@ def build_cache_stats_document(found: CacheStats) -> CacheStatsDocument:
 
 
 def build_collection_document(place: Path, found: Collection, limits: Limits, *, dry_run: bool) -> CollectionDocument:
-    """Return `gc --json`."""
+    """Return the document of `gc --json`."""
     collected = found.collected
     return CollectionDocument(
         place=str(place),
@@ -184,17 +184,17 @@ def build_collection_document(place: Path, found: Collection, limits: Limits, *,
 
 
 def build_cache_check_document(place: Path, found: CacheCheck) -> CacheCheckDocument:
-    """Return `cache verify --json`."""
+    """Return the document of `cache verify --json`."""
     return build_view(CacheCheckDocument, found, place=str(place))
 
 
 def push_document(done: Push) -> PushDocument:
-    """Return `cache push --json`."""
+    """Return the document of `cache push --json`."""
     return build_view(PushDocument, done, warnings=build_problem_views(done.warnings))
 
 
 def build_remote_check_document(found: RemoteCheck) -> RemoteCheckDocument:
-    """Return `cache verify --remote --json`."""
+    """Return the document of `cache verify --remote --json`."""
     return build_view(RemoteCheckDocument, found, warnings=build_problem_views(found.warnings))
 
 

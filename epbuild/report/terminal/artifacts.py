@@ -25,10 +25,11 @@ _MAX_NODES = 5
 _NUMBERS = ("main_context", "embed_mode", "max_size")
 _QUANTIZING = {"QuantizeLinear", "DequantizeLinear", "com.microsoft::QuantizeLinear", "com.microsoft::DequantizeLinear"}
 _QUANTIZING_NOTE = (
-    "They quantize the model's inputs and dequantize its outputs on the CPU. An EP may have an option to compile them too ({})."
+    "These nodes quantize the model's inputs and dequantize its outputs on the CPU. An EP may have an option to compile them "
+    "too ({})."
 )
 _FALLBACK_NOTE = (
-    "They run on the CPU or another EP of the session. At each boundary, tensors are copied from the accelerator and back, "
+    "These nodes run on the CPU or another EP of the session. At each boundary, tensors are copied from the accelerator and back, "
     "which often costs more than the nodes themselves. A session with session.disable_cpu_ep_fallback=1 refuses such a model."
 )
 
@@ -37,7 +38,7 @@ _GAP = 2
 _VALUE = 22
 _WHAT = WIDTH - 2 * (_VALUE + _GAP)
 NOT_COMPARED = "the options, the toolchain and the source models"
-"""Facts that cannot be compared without manifests."""
+"""Parts of a comparison that need manifests."""
 
 
 def print_inspection(found: Mapping[str, Any]) -> None:
@@ -152,7 +153,7 @@ def _print_lines(lines: Iterator[_Line] | list[_Line], color: bool) -> None:
 
 
 def print_comparison(found: Comparison) -> None:
-    """Print the verdict, all facts that differ by category, the equal categories, and the facts that were not compared."""
+    """Print the verdict, the differences in each category, the equal categories, and what was not compared."""
     color = has_colors(sys.stdout)
     lines = [paint(found.verdict, BOLD, color)]
     if found.differences:
@@ -174,7 +175,7 @@ def print_comparison(found: Comparison) -> None:
 
 
 def _format_difference(item: Difference) -> Iterator[str]:
-    """Yield lines with a fact and its two values in three columns. A long fact has separate lines."""
+    """Yield lines with three columns: what differs, and the two values. A long first column is written on lines of its own."""
     what = wrap(item.what, "  ", "    ")
     if len(what) > 1 or len(what[0]) > _WHAT:
         yield from what

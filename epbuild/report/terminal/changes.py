@@ -30,7 +30,7 @@ _MAX_GROUPS = 6
 _MAX_STEPS = 10
 _MAX_STEPS_OF_SHORT_BUILD = 4
 _LONG_BUILD = 60
-"""Minimum seconds of work for a long list of steps."""
+"""Minimum seconds of work in a build whose list of steps is long."""
 _MIN_SECONDS = 0.05
 """Minimum duration of a step in the list. A shorter duration would be printed as 0.0."""
 
@@ -38,7 +38,7 @@ _Row = tuple[str, ...]
 
 
 class SizeChange(Struct, frozen=True):
-    """Size of a file or an output before and after a build. None if it did not exist."""
+    """Size of a file or an output before and after a build. A size is None if the file or output did not exist."""
 
     name: str
     before: int | None
@@ -58,10 +58,10 @@ class SizeChange(Struct, frozen=True):
 
 
 class ChangeReport:
-    """Collector of a build's events that returns lines about the build's changes.
+    """Collector that converts a build's events to lines about the build's changes.
 
-    There are no lines if nothing was built, or if a failure ended the build. A build with `--keep-going` continues after a
-    failure.
+    There are no lines if nothing was built or restored, or if a failure ended the build. With `--keep-going`, a failure does
+    not end the build.
     """
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ def _format_sharing(found: Sequence[SharingSaved], verb: str, yardstick: str) ->
 
 
 def format_times(seconds: Mapping[str, float], wall: float) -> Iterator[str]:
-    """Yield the longest steps and the sum of the others. `wall` is the duration of the build.
+    """Yield lines with the times of the longest steps, and the sum of the others. `wall` is the duration of the build.
 
     Yields nothing if at most one step took time.
     """
@@ -213,9 +213,9 @@ def _embolden_word(heading: str, color: bool) -> str:
 
 
 def _measure_own_seconds(seconds: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    """Yield the time of each step without its compiles.
+    """Yield the time of each step. For a share step, subtract the time of its compiles.
 
-    The event of a share step has the time of the whole session group.
+    The event of a share step has the time of the whole session group, which includes the compiles.
     """
     compiles = defaultdict[str, float](float)
     for step, took in seconds.items():

@@ -51,7 +51,7 @@ class CoverageList:
             self.rows.append(event)
 
     def format_lines(self, shown: frozenset[str] = frozenset()) -> list[str]:
-        """Return the coverage table if there are several models. Reasons for `shown` steps are omitted."""
+        """Return the coverage table if there are several models. Omit the reasons for the steps in `shown`."""
         return [*format_coverage(self.rows, shown), ""] if len(self.rows) > 1 else []
 
 
@@ -66,9 +66,9 @@ def print_coverage_markdown(rows: Sequence[ModelCovered]) -> None:
 def format_coverage(
     rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset(), total: Sequence[ModelCovered] | None = None
 ) -> Iterator[str]:
-    """Yield a summary, and a line for each model and target with its fallback nodes. Reasons for `shown` steps are omitted.
+    """Yield a summary, and lines with the outcome and fallback nodes of each model and target.
 
-    If `rows` are only a part of all rows, `total` has all rows.
+    Reasons for the steps in `shown` are omitted. If `rows` is only a part of all rows, `total` contains all rows.
     """
     color = has_colors(sys.stdout)
     yield f"{paint('Coverage', BOLD, color)}: {_format_summary(rows if total is None else total)}"
@@ -96,7 +96,7 @@ def format_coverage(
 
 
 def format_coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset()) -> Table:
-    """Return the coverage table for Markdown. Reasons for `shown` steps are omitted."""
+    """Return the coverage table for Markdown. Omit the reasons for the steps in `shown`."""
     has_accuracy = any(row.accuracy is not None for row in rows)
     columns = ("model", "target", "", ">size", ">time", *(["accuracy"] if has_accuracy else []), "fallback nodes")
     cells = []

@@ -48,7 +48,7 @@ _LABEL_WIDTH = max(map(len, _COLORS))
 
 
 def describe_origin(event: StepFinished) -> tuple[str, ...]:
-    """Return the machine or cache that a result comes from. Empty for a local result."""
+    """Return a text with the machine or cache that a result comes from. For a local result, return an empty tuple."""
     if event.machine is not None:
         return (f"on {event.machine}",)
     return ("from the remote cache",) if event.from_ is not None else ()
@@ -83,7 +83,7 @@ def format_remote(event: RemoteCacheUsed) -> str:
 
 
 def end_lines(event: Event) -> Iterator[str]:
-    """Yield the lines for an event that ends work. Yield nothing for a step that was up to date."""
+    """Yield the lines for an event that reports finished work. Yield nothing for a step that was up to date."""
     match event:
         case ToolchainLocked(name, platforms, packages, seconds):
             yield _format_line("locked", seconds, f"toolchain {name}", f"{packages} packages for {', '.join(platforms)}")
@@ -156,7 +156,7 @@ def _format_line(label: str, seconds: float | None, *parts: str) -> str:
 
 
 def _format_step_number(progress: Completion | None) -> str:
-    """Return the prefix with a step's number among all steps to do."""
+    """Return a prefix such as `[3/12] `, with the numbers of finished steps and of all steps to do."""
     return f"[{progress.done:>{len(str(progress.total))}}/{progress.total}] " if progress is not None else ""
 
 

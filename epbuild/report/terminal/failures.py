@@ -1,4 +1,4 @@
-"""Failures of a build by reason, each with its steps.
+"""Failures of a build, grouped by reason.
 
 Failed: 3 steps, for 2 reasons
 Unable to compile any nodes. [EPB401]
@@ -63,7 +63,7 @@ class FailureList:
         return frozenset(step for steps in self._found.values() for step in steps)
 
     def format_lines(self) -> list[str]:
-        """Return the list of failures. Empty if the only failure ended the build, because that failure is shown last."""
+        """Return the lines of the list of failures, or no lines if a single failure ended the build. That failure is shown last."""
         if not self._keep_going and len(self.steps) < 2:
             return []
         found = self.list_failures()
@@ -71,7 +71,7 @@ class FailureList:
 
 
 def format_failures(failures: list[FailureGroup]) -> Iterator[str]:
-    """Yield a heading, and each reason with its steps. Either all or none of the failures are allowed."""
+    """Yield a heading, and each reason with its steps. The recipe allows either all or none of the `failures`."""
     steps = {step for failure in failures for step in failure.steps}
     if not steps:
         return
@@ -93,6 +93,6 @@ def _format_reason(problem: Problem) -> str:
 
 
 def _remove_names(reason: str, step: str) -> str:
-    """Return a reason without quoted names of its step, such as the name of the model."""
+    """Return a reason in which `'...'` replaces each quoted name from the step's id, such as the model's name."""
     names = "|".join(map(re.escape, re.split("[:/]", step)))
     return re.sub(f"'(?:{names})'", "'...'", reason)

@@ -38,8 +38,8 @@ _OPEN, _CLOSE = "[{", "]}"
 class ProblemWriter:
     """Writer of problems to standard error, with location, message, hint and the underlined line.
 
-    Under GitHub Actions, each problem is written as an annotation. Names from models cannot control a terminal or begin a
-    line. Each file is read only once.
+    Under GitHub Actions, each problem is written as an annotation. Control characters and line breaks in names from models
+    are escaped. Each file is read only once.
     """
 
     def __init__(self, *, all_warnings: bool = True) -> None:
@@ -112,7 +112,7 @@ def print_errors(problems: Sequence[Problem]) -> None:
 def format_excerpt(line: str, where: Position, encoding: str | None = None) -> tuple[str, str, str]:
     """Return the line number, the part of the line that fits, and carets below the word at the position.
 
-    Characters that `encoding` lacks are escaped.
+    Characters that `encoding` cannot represent are escaped.
     """
     start = min(where.column - 1, len(line))
     end = max(_find_word_end(line, start), start + 1)

@@ -168,7 +168,7 @@ class _BuildLines(Listener):
 
 
 class PlainLines(_BuildLines):
-    """Listener for logs and pipes: a line for each finished step, model or toolchain, and regular lines about long work."""
+    """Listener for logs and pipes: a line for each finished step, model or toolchain, and lines about long work at intervals."""
 
     def __init__(self, heartbeat: float = HEARTBEAT, *, all_warnings: bool = True) -> None:
         super().__init__(all_warnings=all_warnings)

@@ -96,7 +96,7 @@ class TerminalQuestions:
 
 
 def print_first_recipe(recipe: FirstRecipe, *, with_models: bool) -> None:
-    """Print the warnings and the written recipe. With `with_models`, also print the models that were found."""
+    """Print the warnings and a summary of the written recipe. With `with_models`, also print the models that were found."""
     choices, show = recipe.choices, TerminalQuestions()
     print_problems(recipe.warnings, "warning")
     if with_models and (len(recipe.found) > 1 or recipe.left):
@@ -126,7 +126,7 @@ def _print_wrapped(text: str, first: str, others: str) -> None:
 
 
 def print_imported(done: ImportedRecipe) -> None:
-    """Print the written file to standard output, and the settings that were not carried over to standard error."""
+    """Print a summary of the recipe to standard output. List settings that were not imported on standard error."""
     print_problems(done.warnings, "warning")
     if done.left:
         sys.stderr.write("Not imported:\n")
@@ -137,7 +137,7 @@ def print_imported(done: ImportedRecipe) -> None:
 
 
 def _print_written(path: Path, choices: RecipeChoices, advice: str, options: str = "") -> None:
-    """Print the number of guessed sizes, the contents of the recipe, and the command that builds it."""
+    """Print how many inputs have guessed sizes, what the recipe contains, and the command that builds it."""
     guesses = sum(not sized.chosen for model in choices.models for sized in choices.sizes.get(model, {}).values())
     if guesses:
         print_line(f"The sizes of {format_count(guesses, 'input')} are guesses, marked in the recipe: {advice}.")

@@ -118,7 +118,7 @@ def _collect_failures(steps: Iterable[ReportedStep]) -> FailureList:
 
 
 def _format_step_times(report: Report) -> Iterator[str]:
-    """Yield the longest steps of the last build."""
+    """Yield lines with the times of the longest steps of the last build."""
     if report.build is not None:
         took = {f"toolchain {span.name}": span.ended - span.started for span in report.build.spans if span.kind == "toolchain"}
         took |= {step.id: step.took for step in report.steps if step.outcome in _TAKES_TIME and step.took is not None}
@@ -150,7 +150,7 @@ def format_differences(found: ReportedAgainst) -> Iterator[str]:
 
 
 def _describe_model_change(change: ModelChange) -> str | None:
-    """Describe the change of a model in one line. Return None if only times differ slightly."""
+    """Describe the change of a model in one line. Return None if nothing changed, except perhaps small differences in time."""
     name = f"{change.group}/{change.member} for {change.target}"
     old, new = change.before, change.after
     if old is None or new is None:

@@ -91,7 +91,7 @@ def print_cache_check(found: CacheCheck) -> None:
     for damage in found.damaged:
         # Use two lines, because a digest fills most of one.
         print_lines([f"damaged {damage.kind} {damage.name}", f"  {damage.why}"])
-        for name in damage.part_of or ("no workspace has a record of its result",):
+        for name in damage.part_of or ("no known workspace has a result with this entry",):
             print_line(f"  {name}")
     read = f"{format_count(found.blobs, 'blob')} ({format_size(found.size)}) and {format_count(found.records, 'record')}"
     if found.damaged:
@@ -164,7 +164,7 @@ def show_byte_progress(doing: str, *, shown: bool = True) -> Iterator[Bar | NoBa
 
 
 def _format_outcome_counts(results: Sequence[PushedResult | CheckedResult], first: str, note: str) -> str:
-    """Format the number of results by outcome. `note` follows the outcome `first`."""
+    """Format the number of results by outcome. The outcome `first` is listed first, followed by `note`."""
     counts = Counter(result.outcome for result in results)
     parts = [
         f"{counts[outcome]} {outcome}{note if outcome == first else ''}"
