@@ -126,7 +126,7 @@ class HttpClient:
             url = self.resolve(url, location)
             if body is not None and body.is_secret and get_origin(url) != first_origin:
                 raise TransferError(
-                    "the server redirects a request that carries credentials to another host", _CHECK_SERVER, "denied"
+                    "the server redirects to another host, but the request carries credentials", _CHECK_SERVER, "denied"
                 )
         raise TransferError("the server redirects in a loop", self._address_hint, "denied")
 
@@ -214,7 +214,7 @@ class HttpClient:
                 return TransferError("the server sent no data for too long", kind="timeout")
             case ConnectionRefusedError():
                 return TransferError(
-                    "no server listens at this address", f"{self._address_hint[:-1]}, and that the server is running."
+                    "no server listens at this address", f"{self._address_hint[:-1]}, and check that the server is running."
                 )
             case OSError():
                 return TransferError(error.strerror or str(error), kind="timeout" if error.errno in _NO_ROUTE else "transient")

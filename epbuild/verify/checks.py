@@ -58,7 +58,7 @@ def check_references(model: Model) -> Iterator[Flaw]:
 
 
 def check_contexts(model: Model) -> Iterator[Flaw]:
-    """Check that every main node embeds a context or refers to a context binary (EPB605)."""
+    """Check that every node with main_context 1 embeds a context or refers to a context binary (EPB605)."""
     for node in model.nodes:
         if node.main_context and node.reference is None and not (node.payload and node.payload[1]):
             text = "an EPContext node neither embeds a context nor refers to a context binary"

@@ -283,7 +283,7 @@ def _check_compatibility(artifact: ArtifactFolder, model: Model, context_eps: It
 def _find_payloads(model: Model, node: EPContextNode) -> list[Payload]:
     """Return the payloads that can contain a node's context.
 
-    These are the node's own payload or, with main_context 0, the payloads of main nodes with the same source.
+    These are the node's own payload or, with main_context 0, the payloads of nodes with main_context 1 and the same source.
     """
     mains = (found for found in model.contexts if found.node.main_context and found.node.source == node.source)
     holders = mains if node.main_context == 0 else (found for found in model.contexts if found.node is node)

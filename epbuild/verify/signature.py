@@ -29,8 +29,8 @@ def get_signature(header: ModelHeader) -> ModelSignature:
 def get_source_signature(source: ModelHeader, compiled: Sequence[ValueInfo], weights_file: str | None = None) -> ModelSignature:
     """Return the signature of a source. `compiled` are the outputs of the model that was compiled from it.
 
-    If the declared shape of an output differs from the shape that the graph computes, the output also has the `computed`
-    shape. ONNX Runtime warns about such an output. It uses the inferred shape, or no shape if both shapes contradict
+    If the declared shape of an output differs from the shape that the graph computes, the signature also contains the computed
+    shape (`computed`). ONNX Runtime warns about such an output. It uses the inferred shape, or no shape if both shapes contradict
     each other.
     """
     found, made = get_signature(source), {value.name: _make_value_type(value).shape for value in compiled}

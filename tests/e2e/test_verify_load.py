@@ -214,7 +214,8 @@ def test_an_unexplained_crash_is_reported_as_a_crash(built: Project, tmp_path: P
     load = found["load", "classifier_ctx.onnx"]
     assert (load["outcome"], load["code"]) == ("failed", "EPB642")
     assert (
-        load["message"] == "The process crashed (SIGABRT) while the model was opened. The EP logged: [ERROR] the driver is gone."
+        load["message"]
+        == "The process crashed (SIGABRT) while the model was being opened. The EP logged: [ERROR] the driver is gone."
     )
 
 

@@ -172,7 +172,7 @@ class TestSignIn:
         registry.allowed, registry.challenge = set(), tokens.challenge
         code, text = pusher.fails(registry)
         assert code == "EPB426"
-        assert "the server redirects a request that carries credentials to another host" in text
+        assert "the server redirects to another host, but the request carries credentials" in text
         assert elsewhere.requests == []
         assert identity not in text
 

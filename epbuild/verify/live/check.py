@@ -154,7 +154,11 @@ def _find_compatibility(model: Model, session: Session) -> dict[str, str]:
 def _report_loads(attempt: Attempt, shown: Mapping[str, str], session: Session, hint: str | None) -> Iterator[Finding]:
     failure, seconds = attempt.failure, attempt.seconds
     on = f" on {attempt.devices}" if attempt.devices else ""
-    without = f"; without {', '.join(session.lacking)}, whose files are not in the artifact" if session.lacking else ""
+    without = (
+        f"; these options were omitted, because their files are not in the artifact: {', '.join(session.lacking)}"
+        if session.lacking
+        else ""
+    )
     for name, subject in shown.items():
         concerns_it = failure is not None and (failure.model in (None, name) or (failure.cannot_load and name not in seconds))
         if failure is not None and concerns_it and failure.cannot_load:

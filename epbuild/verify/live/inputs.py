@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.core.safepath import open_regular
+from epbuild.core.units import format_count
 from epbuild.onnxfile.read.model_header import ValueInfo
 from epbuild.plan.verification import CheckedMember
 from epbuild.recipe.model import MadeInputs
@@ -221,7 +222,7 @@ def _read_test_set(folder: Path, inputs: Sequence[ValueInfo]) -> Sample:
         except (DecodeError, TypeError) as error:
             raise BadInputs(f"{path} contains no tensor: {error}") from error
         if tensor.name not in names and number >= len(names):
-            raise BadInputs(f"{path} does not belong to any input: the model has only {len(names)}")
+            raise BadInputs(f"{path} does not belong to any input: the model has only {format_count(len(names), 'input')}")
         arrays[tensor.name if tensor.name in names else names[number]] = array.astype(str) if array.dtype.kind == "O" else array
     return Sample(folder.name, arrays)
 

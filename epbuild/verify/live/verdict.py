@@ -181,7 +181,7 @@ def format_figures(figures: Figures) -> str:
 
 
 def format_losses(losses: Losses) -> str:
-    """Format the losses of the preparations and of the EP as a clause that names the larger one."""
+    """Format the losses of the preparations and of the EP as a clause that says which loss is larger."""
     preparation, ep = losses.preparation.snr_db, losses.ep.snr_db
     parts = f"preparations alone: {_format_loss(losses.preparation)}; EP alone: {_format_loss(losses.ep)}"
     if preparation is None or ep is None:

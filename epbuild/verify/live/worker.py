@@ -24,11 +24,11 @@ from epbuild.worker.scripts import LOAD
 _SHARE = "ep.share_ep_contexts"
 # Activity and time clause in error messages, by the event that starts the activity.
 _DOING = {
-    "opening": ("opening the model", "while the model was opened"),
+    "opening": ("opening the model", "while the model was being opened"),
     "running": ("running the model", "while the model ran"),
-    "closing": ("closing the model", "while the model was closed"),
+    "closing": ("closing the model", "while the model was being closed"),
 }
-_BEFORE = ("setting up the EPs", "while the EPs were set up")
+_BEFORE = ("setting up the EPs", "while the EPs were being set up")
 
 
 class Feed(Struct, frozen=True):

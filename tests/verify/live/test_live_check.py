@@ -198,7 +198,7 @@ def test_a_crash_in_a_sharing_group_names_the_model_and_skips_later_models(folde
     behave(folder, "prefill_ctx", open="crash")
     found = tried(folder, share=True)
     assert (found["load", "prefill"].outcome, found["load", "prefill"].code) == ("failed", "EPB642")
-    assert found["load", "prefill"].message.startswith("The process crashed (SIGABRT) while the model was opened.")
+    assert found["load", "prefill"].message.startswith("The process crashed (SIGABRT) while the model was being opened.")
     assert found["load", "decode"].outcome == "skipped"
 
 

@@ -51,7 +51,7 @@ def test_loaded_models_are_reported_with_their_device(scratch: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
 @pytest.mark.parametrize(
     ("moment", "when"),
-    [("open", "while the model was opened"), ("run", "while the model ran"), ("close", "while the model was closed")],
+    [("open", "while the model was being opened"), ("run", "while the model ran"), ("close", "while the model was being closed")],
 )
 def test_a_crash_is_reported_with_its_phase_and_the_eps_output(scratch: Path, moment: str, when: str) -> None:
     np.savez(scratch / "in.npz", np.zeros(1))
@@ -100,8 +100,9 @@ def test_a_load_killed_from_outside_is_not_a_crash_and_not_retried(scratch: Path
     assert tried.failure is not None
     if sys.platform != "win32":
         assert tried.failure.code == "EPB644"
-        assert "by an external signal (SIGKILL), possibly because it ran out of memory, while the model was opened." in words(
-            tried
+        assert (
+            "by an external signal (SIGKILL), possibly because it ran out of memory, while the model was being opened."
+            in words(tried)
         )
     assert json.loads((scratch / "request.json").read_text(encoding="utf-8"))["verbose"] is False
 
@@ -110,7 +111,7 @@ def test_a_lack_of_memory_is_reported(scratch: Path) -> None:
     tried = run_models([model(scratch, "prefill", open="out of memory")], session(scratch), scratch)
     assert tried.failure is not None
     assert tried.failure.code == "EPB644"
-    assert words(tried).startswith("the process ran out of memory while the model was opened: bad_alloc.")
+    assert words(tried).startswith("the process ran out of memory while the model was being opened: bad_alloc.")
 
 
 def test_a_missing_device_is_a_limitation_of_the_machine(scratch: Path) -> None:
@@ -139,7 +140,7 @@ def test_a_crash_before_any_model_blames_no_model(scratch: Path) -> None:
     assert tried.failure is not None
     assert tried.failure.model is None
     if sys.platform == "linux":
-        assert words(tried).startswith("the process crashed (SIGABRT) while the EPs were set up.")
+        assert words(tried).startswith("the process crashed (SIGABRT) while the EPs were being set up.")
 
 
 def test_an_interpreter_that_cannot_start_is_reported(scratch: Path) -> None:
