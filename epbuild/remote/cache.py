@@ -69,7 +69,7 @@ class Miss(Struct, frozen=True):
 
 
 Published = Literal["written", "there"]
-"""Outcome of publishing a result: this build has `written` the result, or the result was already `there`."""
+"""Outcome of publishing: `written` if this build wrote the result, `there` if the result already existed."""
 
 LookUp = RemoteRecord | Unusable | Miss
 
@@ -214,7 +214,7 @@ class RemoteCache:
         self._tally.add(blobs=1)
 
     def check(self, blob: Blob) -> None:
-        """Read and verify a blob without storing it. Raises NotFetched if it is missing or damaged, and Cancelled."""
+        """Read and verify a blob without storing it. Raises NotFetched if it cannot be read or is damaged, and Cancelled."""
         try:
             found = self._reading.call(lambda: self._hash_blob(blob))
         except (TransferError, CircuitOpenError) as error:

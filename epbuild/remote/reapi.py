@@ -99,7 +99,7 @@ def _read_digest(data: bytes) -> Blob:
     fields = dict(_read_fields(data))
     digest, size = fields.get(_HASH), fields.get(_SIZE, 0)
     if not isinstance(digest, bytes) or not isinstance(size, int) or size < 0 or not _HEX.fullmatch(digest):
-        raise MalformedMessage("not a SHA-256 with a size")
+        raise MalformedMessage("a digest is not a SHA-256 with a size")
     return Blob(digest.decode("ascii"), size)
 
 
@@ -122,7 +122,7 @@ def _read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _is_too_large(data: bytes, field: Field) -> bool:
-    """Return whether a number in a field has more than 64 bits. `WireReader` drops the excess bits; some servers refuse the message."""
+    """Return whether a number in a field has more than 64 bits. `WireReader` drops the excess bits, but some servers refuse the message."""
     content = data[field.start : field.end] if field.value is not None else b""
     numbers = (data[field.tag_at : field.length_at], data[field.length_at : field.start], content)
     return any(len(number) == _MAX_VARINT and number[-1] > 1 for number in numbers)

@@ -14,7 +14,10 @@ PLUGINS = {
     "onnxruntime-ep-nv-tensorrt-rtx-cu13": ("NvTensorRTRTXExecutionProvider", "onnxruntime_ep_nv_tensorrt_rtx"),
     "onnxruntime-ep-webgpu": ("WebGpuExecutionProvider", "onnxruntime_ep_webgpu"),
 }
-"""EP and Python module of each plugin package, for manifests that do not name the module. The module returns the library's path."""
+"""EP and Python module of each plugin package, for manifests that do not name the module.
+
+The function `get_library_path` of the module returns the path of the EP's library.
+"""
 
 SHARED_NOT_ON_CPU = {
     # Measured with 2.7.0 on x86-64: the emulator ends the process with a segmentation fault.
@@ -26,7 +29,7 @@ The reason completes a sentence whose subject is the models.
 """
 
 JUDGE_NPUS_ONLY = frozenset({"QNNExecutionProvider"})
-"""EPs that return verdicts on compiled models only for NPUs.
+"""EPs that return a verdict on compiled models only if the device is an NPU.
 
 For other devices, QNN 2.7.0 has no verdict and sometimes crashes.
 """

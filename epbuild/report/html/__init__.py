@@ -1,1 +1,1 @@
-"""Report as an HTML page."""
+"""Renderer of a report as an HTML page."""

@@ -47,7 +47,7 @@ class StepView(View, frozen=True, kw_only=True):
     outputs: tuple[str, ...]
     """Paths of the files that the step emits."""
     device: str | UnsetType = UNSET
-    """`real` if the step needs a real device."""
+    """`real` if the step needs a real device; absent otherwise."""
 
 
 class OrphanView(View, frozen=True, kw_only=True):

@@ -239,7 +239,7 @@ def _format_saving(found: Iterable[SharingSaved]) -> tuple[str, str, str, str]:
 
 
 def _limit_rows(found: Sequence[SizeChange], max_rows: int, others: str) -> list[_Row]:
-    """Return the first rows, and one row with the sum of the others. A single other row is returned unchanged."""
+    """Return the first rows, and one row with the sum of the others. If only one row remains, return it unchanged."""
     count = len(found) if len(found) == max_rows + 1 else max_rows
     rows: list[_Row] = [(item.name, *item.cells) for item in found[:count]]
     if rest := found[count:]:

@@ -1,4 +1,4 @@
-"""Problems with their location, a hint, and the underlined line of the file.
+"""Writer of problems with their location, their hint, and the line in the file.
 
 epbuild.yaml:14:7: error: QNNExecutionProvider has no option 'soc_modell'. Did you mean 'soc_model'? [EPB211]
    14 |       soc_modell: SM8750
@@ -96,7 +96,7 @@ def print_problems(problems: Iterable[Problem], kind: Kind = "error") -> None:
 
 
 def print_warnings(problems: Iterable[Problem], kind: Kind = "warning", *, all_warnings: bool) -> None:
-    """Write warnings or notes to standard error. Without `all_warnings`, write three of each code and the number of others."""
+    """Write warnings or notes to standard error. Without `all_warnings`, write three of each code, and count the others."""
     writer = ProblemWriter(all_warnings=all_warnings)
     writer.warn(problems, kind)
     writer.write_hidden()
@@ -110,7 +110,7 @@ def print_errors(problems: Sequence[Problem]) -> None:
 
 
 def format_excerpt(line: str, where: Position, encoding: str | None = None) -> tuple[str, str, str]:
-    """Return the line number, the part of the line that fits, and carets below the word at the position.
+    """Return the line number, the part of the line that fits on a terminal, and carets below the word at the position.
 
     Characters that `encoding` cannot represent are escaped.
     """

@@ -70,7 +70,7 @@ _MAX_FILES = 3
 
 
 class _BuildLines(Listener):
-    """Base of listeners that display a build. It formats each event, and subclasses display the text."""
+    """Base class of listeners that display a build. It formats each event, and subclasses display the text."""
 
     def __init__(self, *, all_warnings: bool = True) -> None:
         self._color = has_colors(sys.stdout)  # Check once, because the check is a system call.
@@ -282,7 +282,7 @@ def make_reporter(*, json: bool, summary: Path | None = None, all_warnings: bool
 
 
 def make_coverage_reporter(found: CoverageList) -> Listener:
-    """Return the listener of a build that shows only coverage, which `found` collects. It also writes the step summary."""
+    """Return a listener that shows only the coverage of a build, and adds it to `found`. The listener also writes the step summary."""
     from epbuild.report.terminal.coverage import CoverageProgress
 
     return _add_summary(CoverageProgress(found))

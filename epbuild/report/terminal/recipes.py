@@ -34,7 +34,7 @@ _WIDTH = max(map(len, _COLORS))
 
 
 class TerminalQuestions:
-    """Questions that epbuild asks on a terminal."""
+    """Questions about a first recipe, asked on a terminal."""
 
     def models(self) -> list[str]:
         return str(typer.prompt("Models (files, folders or globs, separated by spaces)")).split()
