@@ -88,7 +88,7 @@ class BuildExecutor:
 
     @property
     def made(self) -> Mapping[str, Made]:
-        """Actions whose results are in the store, by id."""
+        """Actions with a known result, by id."""
         return self._made
 
     @property
@@ -97,7 +97,7 @@ class BuildExecutor:
         return self._ledger.outcomes
 
     def adopt_current(self) -> None:
-        """Record and report everything that needs no work: current steps, and results that the store has."""
+        """Record and report the actions that need no work: current actions, and actions whose results need not be built or fetched."""
         current: list[str] = []
         known, recorded = [], self._memory.keys(self._found.actions)
         for ident, status in self._found.actions.items():
@@ -191,7 +191,7 @@ class BuildExecutor:
                 self.skip(ident)
 
     def finished(self, seconds: float, *, every_model: bool) -> RunFinished:
-        """Report the coverage of new models (all models if `every_model`) and the bytes saved by sharing. Return the totals."""
+        """Report the coverage of new models (of all models if `every_model` is true) and the bytes saved by sharing. Return the totals."""
         new = {ident for ident, group in self._plan.session_groups.items() if every_model or self._is_new(group)}
         for event in (*find_covered_models(self._plan, self._results, self._failures, new), *self._find_savings()):
             self._progress.report(event)
@@ -307,7 +307,7 @@ class BuildExecutor:
         return "remote"
 
     def _find_known(self, subject: KeyedAction, *, again: bool) -> tuple[Outcome, ActionResult | None]:
-        """Return the known result of an action, or None, preceded by the outcome of the action's steps if this result is used."""
+        """Find the known result of an action. Return the outcome of the action's steps if the result is used, and the result or None."""
         action, key = subject.action, subject.key
         result = self._surveyor.result(action, key)
         if self._found.actions[action.id].key is None and not again:

@@ -52,7 +52,7 @@ class Results(Protocol):
 
     @property
     def made(self) -> Mapping[str, Made]:
-        """Actions whose results are in the store, by id."""
+        """Actions with a known result, by id."""
 
     def remake(self, ident: str) -> None:
         """Rebuild an action whose result the store has lost."""
@@ -173,7 +173,7 @@ class Emitter:
         """Write or push an output. If the store has lost results, rebuild them, but only once.
 
         `written` has the files that epbuild wrote to the output's path before. Return the tree that was written, and the tree's files.
-        After a rebuild, it is a new tree.
+        After a rebuild, the tree is a new one.
         """
         emission = tree.emission
         pusher, digests = _Pusher(emission.id, self._progress, self._actions.cancelled), self._surveyor.digests
@@ -273,7 +273,7 @@ def remove_orphan(
     cancelled: threading.Event,
     hidden: HiddenFolders | None = None,
 ) -> Cleaned | None:
-    """Remove the files of an orphan, except the `claimed` ones, and its record. Return None if it is gone or no longer an orphan.
+    """Remove an orphan's files, except the `claimed` ones, and its record. Return None if the output is gone or no longer an orphan.
 
     `hidden` is passed to `recover_swaps`. Raises EnvironmentFailure if the orphan's folder cannot be written. Raises StoreError if a file
     cannot be read or the workspace cannot be written. Raises Cancelled if `cancelled` is set while another build holds the lease.

@@ -155,7 +155,7 @@ class ToolchainFailed(Event, frozen=True):
 
 
 class ToolchainLocked(Event, frozen=True):
-    """A toolchain was resolved for the lock, with a number of packages for each platform."""
+    """A toolchain was resolved for the lock. `packages` is the number of packages on the platform that has the most packages."""
 
     toolchain: str
     platforms: tuple[str, ...]

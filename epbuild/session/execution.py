@@ -93,7 +93,7 @@ class Executions:
         self._idle = idle
 
     def make_factory(self, subject: KeyedAction) -> ExecutionFactory:
-        """Return a factory that opens executions of an action. Callers must open each execution with another name, which may be empty."""
+        """Return a factory that opens executions of an action. Each execution must have a different name. One name may be empty."""
         return _ExecutionFactory(self, subject)
 
     @contextmanager
@@ -146,7 +146,7 @@ def collect_digests(surveyor: Surveyor, subject: KeyedAction, files: Iterable[Pa
 
 
 def stat_writes(path: Path) -> tuple[int, ...]:
-    """Return stats that change when a file is written or replaced, but not when a hard link to it is added. Empty without a file."""
+    """Return stats that change when a file is written or replaced, but not when a hard link is added. Empty if the file is gone."""
     try:
         seen = path.stat()
     except OSError:

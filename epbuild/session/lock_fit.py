@@ -118,7 +118,7 @@ def _explain_toolchain(toolchain: ToolchainSpec, locked: LockedToolchain, lock: 
     new = [text for text in list_requirements(toolchain) if _strip_spaces(text) not in map(_strip_spaces, locked.requires)]
     gone = [text for text in locked.requires if _strip_spaces(text) not in map(_strip_spaces, list_requirements(toolchain))]
     if new:
-        before = f"for {', '.join(gone)}" if gone else "without it"
+        before = f"for {', '.join(gone)}" if gone else "without it" if len(new) == 1 else "without them"
         return f"the toolchain '{name}' requires {', '.join(new)}, but {lock} was created {before}"
     if gone:
         return f"{lock} was created for {', '.join(gone)}, which the toolchain '{name}' no longer requires"

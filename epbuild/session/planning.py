@@ -45,7 +45,7 @@ _REPORT_SECONDS = 0.2
 
 
 class ReadVariables(Mapping[str, str]):
-    """Environment variables of this process. It records which variables are read."""
+    """Environment variables of this process, with a record of the variables that were read."""
 
     def __init__(self) -> None:
         self.seen: dict[str, str | None] = {}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RemoteChoice(Struct, frozen=True):
-    """Use of the remote cache, if there is one. If `offline` is true, no machine is contacted."""
+    """Use of the remote cache, if there is one. If `offline` is true, the network is not used."""
 
     mode: Mode = "read"
     offline: bool = False

@@ -97,7 +97,7 @@ class SharedResults:
                 self._writing.append(self._pool.submit(self._publish, self.cache, key, record, more=more))
 
     def offer(self, keys: Collection[str], records: ActionRecords) -> None:
-        """Write the stored results `keys` that the remote cache lacks in the background, if this build writes to the cache."""
+        """Start to upload those of the stored results `keys` that the remote cache lacks, if this build writes to the cache."""
         if self._pool is not None and self.cache is not None and keys:
             self._offer = self._pool.submit(self._add_missing, self.cache, keys, records)
 

@@ -218,7 +218,7 @@ class PlanToolchains:
         return place[1] == self._here and place[0] in self.environments
 
     def _find_places(self, action: Action) -> tuple[Place, ...]:
-        """Return the toolchain and each platform on which an action can run: only this platform if possible, or else all others."""
+        """Return the places where an action can run, each a toolchain and a platform: only this platform if possible, or else all."""
         needs = action.runs_in
         if needs is None:
             return ()

@@ -45,7 +45,7 @@ _CLOCK = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "
 
 _BLOCK_BYTES = 1 << 20
 _MAX_HASHED_BYTES = 128 << 20
-"""Maximum bytes of touched files to hash here. If files are larger, the full command hashes them and shows its progress."""
+"""Maximum total size of touched files that the fast path hashes. The full command hashes larger files and shows the progress."""
 
 _FOLDER = "looks"
 _FLAGS = frozenset({"--check", "--locked"})
@@ -59,7 +59,7 @@ _UNREADABLE = (OSError, ValueError, EOFError, TypeError, LookupError, AttributeE
 
 
 class Snapshot:
-    """Content of a snapshot. Not a dataclass, because importing `dataclasses` takes longer than an answer."""
+    """Content of a snapshot. Not a dataclass, because importing `dataclasses` takes longer than the fast path."""
 
     identity: tuple[Any, ...]
     """Values that identify the program, the machine and the workspace, from `describe_identity`."""
@@ -139,7 +139,7 @@ class Snapshot:
         return found
 
     def accept(self, numbers: set[int], moment: Moment | None) -> bool:
-        """Return whether the files with the indexes `numbers` have the same content. Update their stats as of `moment`.
+        """Return whether the files with the indexes `numbers` have unchanged content. Update their stats as of `moment`.
 
         Raises one of `_UNREADABLE`.
         """

@@ -106,7 +106,7 @@ class Survey(Struct, frozen=True, dict=True):
 
     @property
     def nothing_to_try(self) -> bool:
-        """True if a build would not run any action and would succeed.
+        """True if a build would succeed without running any action.
 
         In that case, every action in `todo` is allowed to fail and has failed before, or needs such an action.
         """
@@ -364,7 +364,7 @@ class Surveyor:
         return replace(status, reasons=(*(reason for reason in status.reasons if reason not in reported), *kept))
 
     def written(self, emission: Emission, there: OutputRecord | None) -> OwnedFiles:
-        """Return the files at the path of an emission that epbuild wrote or announced in the workspace before it started to write.
+        """Return the files that epbuild wrote at the path of an emission, or announced in the workspace before it started to write.
 
         `there` is the record of the last output at this path.
         """

@@ -93,7 +93,7 @@ def is_at_address_limit(report: Mapping[str, Any]) -> bool:
 
 
 def _describe_spare_memory(report: Mapping[str, Any]) -> str:
-    """Return a sentence about the memory that a failed worker left unused. Empty if that was little or is unknown."""
+    """Return a sentence about the memory that a failed worker left unused. Empty if little was left, or if the amount is unknown."""
     peak, here = report.get("peak_memory"), get_memory()
     if peak is None or here is None or peak > _MUCH * here or is_at_address_limit(report):
         return ""

@@ -126,7 +126,7 @@ class ExecutionFactory(Protocol):
 
 @contextmanager
 def process_failures(process: str, step: StepId | None = None, shown_log: str | None = None) -> Iterator[None]:
-    """Translate errors of the `with` block to EnvironmentFailure (EPB413) if the process cannot start, or else BuildError (EPB311)."""
+    """Translate an OSError of the `with` block into EnvironmentFailure (EPB413), and a BadReport into BuildError (EPB311)."""
     try:
         yield
     except OSError as error:

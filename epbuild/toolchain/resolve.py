@@ -72,7 +72,7 @@ def find_python(toolchain: ToolchainSpec) -> Python:
 
 
 def resolve_packages(toolchain: ToolchainSpec, python: Python, platform: str, preferred: Mapping[str, str]) -> LockedEnvironment:
-    """Resolve a toolchain's requirements on one of PLATFORMS. Return the packages and their files for the platform.
+    """Resolve a toolchain's requirements for one of PLATFORMS. Return the packages and their files.
 
     `preferred` has versions by distribution. These versions are kept if they meet the requirements. Raises ToolchainError (EPB309) if a
     requirement cannot be resolved, or cannot be locked because it is not a package of an index.
