@@ -157,7 +157,7 @@ class ObjectStore(Protocol):
         ...
 
     def has(self, path: str, size: int) -> bool:
-        """Return whether an object with that size exists, according to the server. The object is not downloaded."""
+        """Return whether the object at `path` exists and has this size, according to the server. The object is not downloaded."""
         ...
 
     def put(self, path: str, content: Content) -> None:

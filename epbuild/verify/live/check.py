@@ -170,7 +170,7 @@ def _report_loads(attempt: Attempt, shown: Mapping[str, str], session: Session, 
                 "load", subject, "passed", f"Opened in {seconds[name]:.2f} s{on}, with {_format_versions(session)}{without}."
             )
         else:
-            message = "It was not loaded, because an earlier session failed to open."
+            message = "It was not loaded, because an earlier model could not be opened."
             yield Finding("load", subject, "skipped", message)
 
 
