@@ -14,7 +14,17 @@ from msgspec import Struct
 from epbuild.catalog.preparations import get_preparation, list_preparation_kinds, list_providers, pin_package
 from epbuild.core.errors import Problem
 from epbuild.recipe.models import RUN
-from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, SequenceNode, make_mapping, make_scalar, make_sequence, to_plain
+from epbuild.recipe.nodes import (
+    KeyedNode,
+    MappingNode,
+    Node,
+    SequenceNode,
+    make_mapping,
+    make_scalar,
+    make_sequence,
+    replace_entries,
+    to_plain,
+)
 from epbuild.recipe.problems import MISSING_KEY, format_choices
 
 
@@ -38,7 +48,7 @@ class PreparationToolchains(Struct):
         if items == steps.node.items:
             return model
         written = KeyedNode(steps.name_where, make_sequence(steps.node.where, items))
-        return make_mapping(model.where, {**model.entries, "prepare": written}, model.gaps)
+        return replace_entries(model, {**model.entries, "prepare": written})
 
     def _with_toolchain(self, step: Node) -> Node:
         """Return a step with its default toolchain: the first of these that exists.
@@ -64,7 +74,7 @@ class PreparationToolchains(Struct):
             listed = make_sequence(where, [make_scalar(where, pin_package(package)) for package in needed])
             self.toolchains[name] = KeyedNode(where, make_mapping(where, {"packages": KeyedNode(where, listed)}))
         chosen = KeyedNode(where, make_scalar(where, name))
-        return make_mapping(step.where, {**step.entries, "toolchain": chosen}, step.gaps)
+        return replace_entries(step, {**step.entries, "toolchain": chosen})
 
 
 def _find_kind(step: Node) -> str | None:

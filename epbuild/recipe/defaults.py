@@ -10,7 +10,7 @@ it was derived.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from pathlib import Path
 
 from msgspec import Struct
@@ -25,7 +25,19 @@ from epbuild.recipe.default_preparations import PreparationToolchains
 from epbuild.recipe.listed_models import read_listed
 from epbuild.recipe.model import Defaults
 from epbuild.recipe.names import is_name_part, match_names, name_problem
-from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, measure_extent, render
+from epbuild.recipe.nodes import (
+    KeyedNode,
+    MappingNode,
+    Node,
+    Scalar,
+    ScalarNode,
+    SequenceNode,
+    make_mapping,
+    make_scalar,
+    make_sequence,
+    render,
+    replace_entries,
+)
 from epbuild.recipe.problems import BAD_NAME, MISSING_KEY, UNKNOWN_KEY, WRONG_VALUE, format_choices, quote_text
 from epbuild.recipe.requirement import read_requirement
 from epbuild.recipe.template import TemplateNames
@@ -68,22 +80,22 @@ def write_out(
         names = TemplateNames(environment, {"recipe.name": name, **variables})
         listed = read_listed(entries["models"].node, file, names, problems)
         if listed is not None:
-            entries["models"] = _replace_node(entries["models"], _make_mapping(entries["models"].node.where, listed.entries))
+            entries["models"] = _replace_node(entries["models"], make_mapping(entries["models"].node.where, listed.entries))
     targets = _Targets(_get_section(entries, "toolchains"), problems, has_catalogs="catalogs" in entries)
     if "models" in entries:
         entries["models"] = _replace_node(entries["models"], targets.write_out_models(entries["models"].node))
     if "targets" in entries:
         entries["targets"] = _replace_node(entries["targets"], targets.write_out(entries["targets"].node))
         if targets.toolchains:
-            _add(entries, "toolchains", _make_mapping(root.where, targets.toolchains))
+            _add(entries, "toolchains", make_mapping(root.where, targets.toolchains))
     written = _get_section(entries, "groups")
     if "models" in entries and ("groups" in absent or "groups" in entries):
-        groups = entries["groups"].node if "groups" in entries else _make_mapping(root.where, {})
+        groups = entries["groups"].node if "groups" in entries else make_mapping(root.where, {})
         _add(entries, "groups", _write_out_groups(groups, _get_section(entries, "models"), problems))
     if "outputs" in absent:
-        path = _make_text(root.where, _DEFAULT_OUTPUT)
-        output = _make_mapping(root.where, {"layout": _imply(_make_text(root.where, "directory")), "path": _imply(path)})
-        _add(entries, "outputs", _make_sequence(root.where, [output]))
+        path = make_scalar(root.where, _DEFAULT_OUTPUT)
+        output = make_mapping(root.where, {"layout": _imply(make_scalar(root.where, "directory")), "path": _imply(path)})
+        _add(entries, "outputs", make_sequence(root.where, [output]))
     defaults = Defaults(
         name=name if name and "name" in absent else None,
         toolchains=targets.of_catalog,
@@ -91,7 +103,7 @@ def write_out(
         output=_DEFAULT_OUTPUT.replace("${recipe.name}", name) if "outputs" in absent else None,
     )
     return WrittenRecipe(
-        _make_mapping(root.where, entries, root.gaps),
+        make_mapping(root.where, entries, root.gaps),
         defaults,
         listed.folders if listed is not None else (),
         listed is None or listed.is_whole,
@@ -101,7 +113,7 @@ def write_out(
 def _derive_name(file: Path, where: Position, problems: list[Problem]) -> Node | None:
     name = file.absolute().parent.name
     if name_problem(name, where) is None:
-        return _make_text(where, name)
+        return make_scalar(where, name)
     message = f"the recipe has no name, and the name of its folder, {quote_text(name)}, is not a valid recipe name"
     problems.append(Problem(MISSING_KEY, message, where, "Set `name` to a name of letters and digits."))
     return None
@@ -127,7 +139,7 @@ class _Targets:
         if not isinstance(targets, MappingNode):
             return targets
         entries = {name: _replace_node(entry, self._write_out_target(name, entry)) for name, entry in targets.entries.items()}
-        return _make_mapping(targets.where, entries, targets.gaps)
+        return make_mapping(targets.where, entries, targets.gaps)
 
     def write_out_models(self, models: Node) -> Node:
         """Return the models with a toolchain in each built-in preparation."""
@@ -135,14 +147,14 @@ class _Targets:
             return models
         preparations = PreparationToolchains(self._written, self._list_packages, self.toolchains, self._problems)
         entries = {name: _replace_node(entry, preparations.write_out(entry.node)) for name, entry in models.entries.items()}
-        return _replace_entries(models, entries)
+        return replace_entries(models, entries)
 
     def _write_out_target(self, name: str, target: KeyedNode) -> Node:
         if not isinstance(target.node, MappingNode) or not {"ep", "eps"} & target.node.entries.keys():
             return target.node
         entries: _Entries = dict(target.node.entries)
         if "ep" in entries and not _get_string(entries["ep"].node):
-            return _replace_entries(target.node, {key: entry for key, entry in entries.items() if key not in DEVICE_KEYS})
+            return replace_entries(target.node, {key: entry for key, entry in entries.items() if key not in DEVICE_KEYS})
         listed = _get_node(entries, "eps")
         choices = [item for item in listed.items if isinstance(item, MappingNode)] if isinstance(listed, SequenceNode) else []
         eps = [_get_full_name(choice.entries) for choice in ([target.node] if "ep" in entries else choices)]
@@ -150,20 +162,20 @@ class _Targets:
         if first and "${" not in first and first not in known_eps() and not self._has_catalogs:
             # The planner reports the unknown EP. The short keys are removed, so that they are not reported as well.
             short = {key for key in DEVICE_KEYS if key in entries and not isinstance(entries[key].node, MappingNode)}
-            return _replace_entries(target.node, {key: entry for key, entry in entries.items() if key not in short})
+            return replace_entries(target.node, {key: entry for key, entry in entries.items() if key not in short})
         if "toolchain" not in entries and "toolchain" not in target.node.gaps:
             toolchain = self._select_toolchain(first, name, target)
             if toolchain:
-                entries = {"toolchain": KeyedNode(target.name_where, _make_text(target.name_where, toolchain)), **entries}
+                entries = {"toolchain": KeyedNode(target.name_where, make_scalar(target.name_where, toolchain)), **entries}
         packages = self._list_packages(_get_string(_get_node(entries, "toolchain")))
         if "ep" in entries:
             self._write_out_ep(entries, packages)
         if isinstance(listed, SequenceNode):
             items = tuple(self._write_out_choice(item, packages) for item in listed.items)
             entries["eps"] = _replace_node(
-                entries["eps"], listed if items == listed.items else _make_sequence(listed.where, items)
+                entries["eps"], listed if items == listed.items else make_sequence(listed.where, items)
             )
-        return _replace_entries(target.node, entries)
+        return replace_entries(target.node, entries)
 
     def _write_out_choice(self, choice: Node, packages: Set[str]) -> Node:
         """Return an item of `eps` with its short forms written out."""
@@ -178,12 +190,12 @@ class _Targets:
                 )
                 del entries[key]
         self._write_out_ep(entries, packages)
-        return _replace_entries(choice, entries)
+        return replace_entries(choice, entries)
 
     def _write_out_ep(self, entries: _Entries, packages: Set[str]) -> None:
         ep = _get_full_name(entries)
         if ep and ep != _get_string(_get_node(entries, "ep")):
-            entries["ep"] = _replace_node(entries["ep"], _make_text(entries["ep"].node.where, ep))
+            entries["ep"] = _replace_node(entries["ep"], make_scalar(entries["ep"].node.where, ep))
         for key in DEVICE_KEYS:
             # `device` is also the key of a device with its type and vendor.
             if key in entries and not isinstance(entries[key].node, MappingNode):
@@ -245,10 +257,10 @@ class _Targets:
             return
         if option is None or start is None:
             entries["device"] = KeyedNode(
-                given.name_where, _make_mapping(given.node.where, {"type": KeyedNode(given.name_where, value)})
+                given.name_where, make_mapping(given.node.where, {"type": KeyedNode(given.name_where, value)})
             )
             return
-        options = {name: _imply(_make_text(given.name_where, text)) for name, text in start.options.items()}
+        options = {name: _imply(make_scalar(given.name_where, text)) for name, text in start.options.items()}
         written = _get_node(entries, "provider_options")
         if isinstance(written, MappingNode):
             if option in written.entries:
@@ -257,7 +269,7 @@ class _Targets:
             options |= written.entries
         options[option] = KeyedNode(given.name_where, value)
         where = written.where if written is not None else given.name_where
-        entries["provider_options"] = KeyedNode(where, _make_mapping(where, options))
+        entries["provider_options"] = KeyedNode(where, make_mapping(where, options))
 
     def _write_out_value(
         self, key: str, given: KeyedNode, packaging: EpEntry, option: str | None, entries: _Entries
@@ -284,9 +296,9 @@ class _Targets:
         sound = [item for item, problem in zip(items, problems, strict=True) if problem is None]
         if items and not sound:
             return None
-        axis = KeyedNode(given.name_where, _make_sequence(given.node.where, sound))
-        entries["matrix"] = KeyedNode(given.name_where, _make_mapping(given.node.where, {key: axis}))
-        return _make_text(given.node.where, f"${{matrix.{key}}}")
+        axis = KeyedNode(given.name_where, make_sequence(given.node.where, sound))
+        entries["matrix"] = KeyedNode(given.name_where, make_mapping(given.node.where, {key: axis}))
+        return make_scalar(given.node.where, f"${{matrix.{key}}}")
 
 
 def _find_value_problem(key: str, item: Node, packaging: EpEntry, option: str | None) -> Problem | None:
@@ -321,10 +333,10 @@ def _translate_value(node: Node, packaging: EpEntry, option: str | None) -> Node
         return node
     text = render(node.value)
     if option is None:
-        return _make_text(node.where, text.lower()) if text.lower() in packaging.devices else node
+        return make_scalar(node.where, text.lower()) if text.lower() in packaging.devices else node
     names = packaging.names[option].names if option in packaging.names else {}
     name = names.get(" ".join(text.split()).casefold())
-    return node if name is None or name == text else _make_text(node.where, name)
+    return node if name is None or name == text else make_scalar(node.where, name)
 
 
 def _find_product_problem(key: str, node: Node, packaging: EpEntry, option: str | None) -> Problem | None:
@@ -394,8 +406,8 @@ def _write_out_groups(groups: Node, models: Mapping[str, KeyedNode], problems: l
                 problems.append(Problem(BAD_NAME, message, found[name].name_where, hint))
                 continue
             where = entry.name_where
-            found[name] = KeyedNode(where, _write_out_group(name, where, _make_mapping(where, {}), models))
-    return _make_mapping(groups.where, found, groups.gaps)
+            found[name] = KeyedNode(where, _write_out_group(name, where, make_mapping(where, {}), models))
+    return make_mapping(groups.where, found, groups.gaps)
 
 
 def _write_out_group(name: str, where: Position, node: MappingNode, models: Collection[str]) -> MappingNode:
@@ -404,10 +416,10 @@ def _write_out_group(name: str, where: Position, node: MappingNode, models: Coll
         return node
     entries: _Entries = dict(node.entries)
     if "models" not in entries and name in models:
-        entries = {"models": _imply(_make_sequence(where, [_make_text(where, name)])), **entries}
+        entries = {"models": _imply(make_sequence(where, [make_scalar(where, name)])), **entries}
     if "targets" not in entries and "targets" not in node.gaps:
-        entries["targets"] = _imply(_make_sequence(where, [_make_text(where, "*")]))
-    return _make_mapping(node.where, entries, node.gaps)
+        entries["targets"] = _imply(make_sequence(where, [make_scalar(where, "*")]))
+    return make_mapping(node.where, entries, node.gaps)
 
 
 def _list_members(group: Node, models: Collection[str]) -> Iterator[str]:
@@ -420,9 +432,9 @@ def _list_members(group: Node, models: Collection[str]) -> Iterator[str]:
 
 def _make_toolchain(start: Start, where: Position) -> MappingNode:
     """Return the catalog's toolchain for an EP, as a node."""
-    packages = _make_sequence(where, [_make_text(where, package) for package in start.packages])
-    node = packages if start.packages else _make_text(where, start.interpreter or "")
-    return _make_mapping(where, {"packages" if start.packages else "interpreter": KeyedNode(where, node)})
+    packages = make_sequence(where, [make_scalar(where, package) for package in start.packages])
+    node = packages if start.packages else make_scalar(where, start.interpreter or "")
+    return make_mapping(where, {"packages" if start.packages else "interpreter": KeyedNode(where, node)})
 
 
 def _get_full_name(entries: Mapping[str, KeyedNode]) -> str:
@@ -491,23 +503,3 @@ def _add(entries: _Entries, key: str, node: Node | None) -> None:
     """Set a key unless `node` is None. Keep the position of a key that is already present."""
     if node is not None:
         entries[key] = KeyedNode(entries[key].name_where if key in entries else node.where, node)
-
-
-def _make_text(where: Position, value: Scalar) -> ScalarNode:
-    return ScalarNode(where, value, render(value))
-
-
-def _replace_entries(node: MappingNode, entries: Mapping[str, KeyedNode]) -> MappingNode:
-    """Return a copy of `node` with new entries, or `node` itself if its entries are equal to `entries`.
-
-    Nodes that YAML aliases share are validated only once if they stay the same object.
-    """
-    return node if entries == node.entries else _make_mapping(node.where, entries, node.gaps)
-
-
-def _make_sequence(where: Position, items: Sequence[Node]) -> SequenceNode:
-    return SequenceNode(where, tuple(items), *measure_extent(items))
-
-
-def _make_mapping(where: Position, entries: Mapping[str, KeyedNode], gaps: Iterable[str] = ()) -> MappingNode:
-    return MappingNode(where, entries, *measure_extent([entry.node for entry in entries.values()]), frozenset(gaps))

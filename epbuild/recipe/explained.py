@@ -26,12 +26,12 @@ from epbuild.recipe.nodes import (
     KeyPath,
     MappingNode,
     Node,
-    Scalar,
     ScalarNode,
     SequenceNode,
-    measure_extent,
+    make_scalar,
+    make_sequence,
     prune_paths,
-    render,
+    replace_entries,
 )
 from epbuild.recipe.paths import rebase_path
 from epbuild.recipe.schema import validate
@@ -80,7 +80,7 @@ class _Explanation:
             groups = entries["groups"].node
             if isinstance(groups, MappingNode) and isinstance(kept.node, ScalarNode):
                 entries["groups"] = entries["groups"]._replace(
-                    node=_make_mapping(groups, {DEFAULT_GROUPS: kept, **groups.entries})
+                    node=replace_entries(groups, {DEFAULT_GROUPS: kept, **groups.entries})
                 )
         order = [key for key in read_schema("recipe")["properties"] if key in entries]
         paths = _Paths(self.loaded)
@@ -88,7 +88,7 @@ class _Explanation:
         known = self.comments
         # The comment on a value also covers all values inside it.
         outer = {path: text for path, text in known.items() if not any(path[:end] in known for end in range(1, len(path)))}
-        return write_yaml(_make_mapping(root, whole), outer)
+        return write_yaml(replace_entries(root, whole), outer)
 
     def _compare(self, raw: Node, full: Node, path: KeyPath, source: str = _DEFAULT) -> None:
         """Add a comment for each value of `full` that is not in `raw`."""
@@ -111,16 +111,16 @@ class _Explanation:
         entries: _Entries = dict(section.entries)
         for name, override in self.overrides.items():
             if name in entries:
-                entries[name] = entries[name]._replace(node=_make_scalar(section.where, override.value))
+                entries[name] = entries[name]._replace(node=make_scalar(section.where, override.value))
                 self.comments["vars", name] = "--set"
-        return _make_mapping(section, entries)
+        return replace_entries(section, entries)
 
     def _write_out_section(self, name: str, section: Node) -> Node:
         """Return a section with the schema's defaults written out in its definitions."""
         part = read_schema("recipe")["properties"][name]
         if isinstance(section, SequenceNode):
             items = [self._write_out_definition(item, part["items"], (name, index)) for index, item in enumerate(section.items)]
-            return SequenceNode(section.where, tuple(items), *measure_extent(items))
+            return make_sequence(section.where, items)
         if not isinstance(section, MappingNode):
             return section
         entries = {}
@@ -129,7 +129,7 @@ class _Explanation:
             if name == "groups" and isinstance(node, MappingNode):
                 node = self._add_expectation(node, entry.name_where, (name, key))
             entries[key] = entry._replace(node=self._write_out_definition(node, part["additionalProperties"], (name, key)))
-        return _make_mapping(section, entries)
+        return replace_entries(section, entries)
 
     def _write_out_definition(self, node: Node, part: Mapping[str, Any], path: KeyPath) -> Node:
         """Return a definition with the schema's defaults written out.
@@ -151,9 +151,9 @@ class _Explanation:
             if key in node.entries:
                 entries[key] = node.entries[key]._replace(node=self._fill_in(node.entries[key].node, known, (*path, key)))
             elif isinstance(known.get("default"), str | int | float):
-                entries[key] = KeyedNode(node.where, _make_scalar(node.where, known["default"]))
+                entries[key] = KeyedNode(node.where, make_scalar(node.where, known["default"]))
                 self.comments[*path, key] = _DEFAULT
-        return _make_mapping(node, {**entries, **{key: entry for key, entry in node.entries.items() if key not in entries}})
+        return replace_entries(node, {**entries, **{key: entry for key, entry in node.entries.items() if key not in entries}})
 
     def _add_expectation(self, group: MappingNode, where: Position, path: KeyPath) -> MappingNode:
         """Return a group with `expect: {fallback_nodes: 0}` if 0 is the default for all targets of the group."""
@@ -167,9 +167,9 @@ class _Explanation:
         ):
             return group
         self.comments[(*path, _EXPECT) if entry is None else (*path, _EXPECT, _FALLBACK)] = _DEFAULT
-        number = KeyedNode(expect.where, _make_scalar(expect.where, 0))
-        filled = _make_mapping(expect, {**expect.entries, _FALLBACK: number})
-        return _make_mapping(group, {**group.entries, _EXPECT: KeyedNode(where, filled)})
+        number = KeyedNode(expect.where, make_scalar(expect.where, 0))
+        filled = replace_entries(expect, {**expect.entries, _FALLBACK: number})
+        return replace_entries(group, {**group.entries, _EXPECT: KeyedNode(where, filled)})
 
 
 def _allow_no_fallback(groups: Sequence[GroupSpec], recipe: Recipe) -> bool:
@@ -198,21 +198,21 @@ class _Paths:
     def rebased(self, node: Node) -> Node:
         """Return a copy of a node with its paths relative to the recipe's folder."""
         if isinstance(node, MappingNode):
-            return _make_mapping(
+            return replace_entries(
                 node, {key: entry._replace(node=self.rebased(entry.node)) for key, entry in node.entries.items()}
             )
         if isinstance(node, SequenceNode):
             items = [self.rebased(item) for item in node.items]
-            return SequenceNode(node.where, tuple(items), *measure_extent(items))
+            return make_sequence(node.where, items)
         known = self._known.get(node.where)
         if known is None or not isinstance(node.value, str) or node.where.file == str(self._recipe):
             return node
         if "${" not in node.value:
-            return _make_scalar(node.where, known.get(node.value, node.value))
+            return make_scalar(node.where, known.get(node.value, node.value))
         if all(text == path for text, path in known.items()):
             return node
         folder = os.path.relpath(Path(node.where.file).parent, self._recipe.parent)
-        return _make_scalar(node.where, f"{PurePosixPath(Path(folder).as_posix())}/{node.value}")
+        return make_scalar(node.where, f"{PurePosixPath(Path(folder).as_posix())}/{node.value}")
 
 
 def _find_named_files(step: PrepareStep) -> Iterator[ScalarNode]:
@@ -225,11 +225,3 @@ def _find_named_files(step: PrepareStep) -> Iterator[ScalarNode]:
         for item in node.items if isinstance(node, SequenceNode) else (node,):
             if isinstance(item, ScalarNode):
                 yield item
-
-
-def _make_scalar(where: Position, value: Scalar) -> ScalarNode:
-    return ScalarNode(where, value, render(value))
-
-
-def _make_mapping(node: MappingNode, entries: Mapping[str, KeyedNode]) -> MappingNode:
-    return MappingNode(node.where, entries, *measure_extent([entry.node for entry in entries.values()]), node.gaps)

@@ -31,7 +31,7 @@ from epbuild.recipe.nodes import (
     ScalarNode,
     SequenceNode,
     drop_keys,
-    measure_extent,
+    make_sequence,
     merge_nodes,
     prune_paths,
 )
@@ -462,7 +462,7 @@ def _reduce_group(group: MappingNode, item: Node, model: Reference) -> MappingNo
     alone: Node = ScalarNode(model.where, model.name, model.name)
     if isinstance(item, MappingNode):
         alone = _replace_value(item, "model", alone)
-    models = SequenceNode(group.entries["models"].node.where, (alone,), *measure_extent([alone]))
+    models = make_sequence(group.entries["models"].node.where, [alone])
     return _replace_value(group, "models", models)
 
 

@@ -79,6 +79,14 @@ def make_mapping(where: Position, entries: Mapping[str, KeyedNode], gaps: Iterab
     return MappingNode(where, entries, *measure_extent([entry.node for entry in entries.values()]), frozenset(gaps))
 
 
+def replace_entries(node: MappingNode, entries: Mapping[str, KeyedNode]) -> MappingNode:
+    """Return a copy of `node` with new entries, or `node` itself if its entries are equal to `entries`.
+
+    Nodes that YAML aliases share are validated only once if they stay the same object.
+    """
+    return node if entries == node.entries else make_mapping(node.where, entries, node.gaps)
+
+
 def to_plain(node: Node) -> object:
     """Convert a node to dicts, lists and scalars for a schema validator."""
     if isinstance(node, MappingNode):
@@ -109,13 +117,13 @@ def merge_nodes(base: MappingNode, over: MappingNode) -> MappingNode:
         entries[key] = entry
         if below and isinstance(below.node, MappingNode) and isinstance(entry.node, MappingNode):
             entries[key] = KeyedNode(entry.name_where, merge_nodes(below.node, entry.node))
-    return MappingNode(over.where, entries, *measure_extent([entry.node for entry in entries.values()]), base.gaps | over.gaps)
+    return make_mapping(over.where, entries, base.gaps | over.gaps)
 
 
 def drop_keys(node: MappingNode, keys: Collection[str]) -> MappingNode:
     """Return the mapping without `keys`."""
     entries = {key: entry for key, entry in node.entries.items() if key not in keys}
-    return MappingNode(node.where, entries, *measure_extent([entry.node for entry in entries.values()]), node.gaps)
+    return make_mapping(node.where, entries, node.gaps)
 
 
 def prune_paths(node: Node, paths: Collection[KeyPath]) -> Node:
@@ -133,7 +141,7 @@ def prune_paths(node: Node, paths: Collection[KeyPath]) -> Node:
             if key not in gone
         }
         gaps = node.gaps | {key for key in gone if isinstance(key, str)}
-        return MappingNode(node.where, entries, *measure_extent([entry.node for entry in entries.values()]), gaps)
+        return make_mapping(node.where, entries, gaps)
     if isinstance(node, SequenceNode):
         items = [prune_paths(item, below.get(index, ())) for index, item in enumerate(node.items) if index not in gone]
         return SequenceNode(node.where, tuple(items), *measure_extent(items), node.gaps + len(gone))
