@@ -44,9 +44,9 @@ class ArchiveFormat(Protocol):
         """
 
     def read_first_member(self, file: BinaryIO, max_bytes: int) -> tuple[str, bytes] | None:
-        """Read the name and content of the first member. Return None if it has more than `max_bytes` bytes, or if `write` did not write it.
+        """Read the name and content of the first member. Return None if it exceeds `max_bytes` or is not as `write` writes it.
 
-        Nothing after this member is used. Raises OSError, and EnvironmentFailure as `write` does.
+        The rest of the archive is not read. Raises OSError, and EnvironmentFailure as `write` does.
         """
 
     def unpack(self, path: Path, members: Members) -> None:

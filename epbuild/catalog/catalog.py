@@ -41,7 +41,9 @@ class Catalog(Struct, frozen=True):
                 if old.ep == new.ep and (
                     not (old.distributions or new.distributions) or set(old.distributions) & set(new.distributions)
                 ):
-                    raise BadCatalog(path, "ep", f"'{new.ep}' in the same packaging is already described by {old.user_file}")
+                    raise BadCatalog(
+                        path, "ep", f"{old.user_file} already describes the EP '{new.ep}' for the same Python packages"
+                    )
             added.append(new)
         return cls(tuple(added))
 

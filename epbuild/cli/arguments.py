@@ -86,7 +86,7 @@ AllWarnings = Annotated[
 Locked = Annotated[bool, declare_option("--locked", help="Fail if a toolchain or a remote model differs from epbuild.lock.")]
 NoExec = Annotated[
     bool,
-    declare_option("--no-exec", help="Start no program. Toolchains that were never inspected remain unknown."),
+    declare_option("--no-exec", help="Start no programs. Toolchains that were never inspected remain unknown."),
 ]
 Settings = Annotated[
     list[str],

@@ -60,7 +60,7 @@ class Ring:
         self._buffer, self._filled = memoryview(b""), 0
 
     def put(self, data: bytes | memoryview) -> None:
-        """Copy the next bytes into the ring. Raises an exception of earlier work."""
+        """Copy the next bytes into the ring. If an earlier call of `work` failed, raise its exception."""
         view = memoryview(data)
         while view:
             buffer = self.buffer()

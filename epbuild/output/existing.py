@@ -29,7 +29,9 @@ class Listed(NamedTuple):
     sha256: str | None = None
     size: int | None = None
     by_name: bool = False
-    """True if the file belongs to epbuild regardless of its content. Other files must match their SHA-256, as the list may be forged."""
+    """True if the file belongs to epbuild regardless of its content. Other files must match the SHA-256 in the output's list of files.
+
+    Somebody may have forged that list."""
 
 
 def read_listed_files(output: Path) -> dict[str, Listed]:

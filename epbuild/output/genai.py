@@ -86,8 +86,8 @@ class Stage(Struct, frozen=True):
 def build_genai_config(base: Mapping[str, Any], stages: Sequence[Stage]) -> JsonFile:
     """Return the configuration: `base` with the stages as `model.decoder.pipeline`, in execution order.
 
-    The model's type becomes `decoder-pipeline`. A stage has its own session options, and the decoder's session options from `base`
-    except for the EPs. Raises GenaiError with all problems that `check_base` or `check_stages` finds.
+    The model's type becomes `decoder-pipeline`. The session options of a stage are those of the decoder in `base`, without EPs, and then
+    its own. Raises GenaiError with all problems that `check_base` or `check_stages` finds.
     """
     wrong = check_base(base) or check_stages(base, stages)
     if wrong:

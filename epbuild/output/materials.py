@@ -163,7 +163,7 @@ def describe_recipe_file(path: Path, directory: Path, sha256: str) -> InputFile:
 
 
 def get_source_name(path: str) -> str:
-    """Return the name of the source model at a recipe's `path`, without secrets and paths of this machine."""
+    """Return the name or URI of the source model that a recipe gives as `path`. It contains no secrets or paths of this machine."""
     file = _describe_source(path, None, "")
     return file.uri or file.name
 

@@ -110,7 +110,9 @@ class _Work:
     prepared: dict[str, str | None] = field(default_factory=dict)
     """Id of each model's last preparation, by model. None if the preparations of the model are invalid."""
     members: dict[tuple[int, GraphOptimization], Member] = field(default_factory=dict)
-    """Members without files, by the recipe's member and the target's optimization level. Ten thousand targets may share a member."""
+    """Members before their files are located, by the `id()` of the recipe's member and the target's optimization level.
+
+    Thousands of targets may share a member."""
     checked: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Problem]] = field(default_factory=dict)
     """Warnings about source models, by the ids of the checked members and of the catalog entries of the EPs."""
     folders: tuple[Path, ...] = ()

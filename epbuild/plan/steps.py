@@ -70,7 +70,7 @@ class Action(Protocol):
 
     @property
     def runs_in(self) -> ToolchainNeeds | None:
-        """Toolchain in which this action runs, and the action's needs. None if epbuild itself runs the action."""
+        """Toolchain in which this action runs, and what it must provide. None if epbuild itself runs the action."""
 
 
 _A = TypeVar("_A")

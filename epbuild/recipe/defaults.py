@@ -202,7 +202,7 @@ class _Targets:
                 self._write_out_device(key, ep, _get_packaging(ep, packages), entries)
 
     def _select_toolchain(self, ep: str, name: str, target: KeyedNode) -> str | None:
-        """Return the toolchain of a target that does not set `toolchain`, or None if no toolchain is certain.
+        """Return the toolchain of a target that does not set `toolchain`, or None if none is available or the choice is ambiguous.
 
         Return the first of these toolchains that exists:
 

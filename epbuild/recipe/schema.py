@@ -61,9 +61,9 @@ def validate_sections(root: MappingNode) -> list[Violation]:
 def validate(path: KeyPath, node: Node, *, unresolved: bool = False) -> list[Violation]:
     """Return the violations of the definition at `path`, or of its matrix, after templates have been substituted.
 
-    Texts that still contain templates are not checked, because the planner substitutes these templates. `unresolved` means that some
-    templates are invalid. If a text with such a template violates the schema, return no violations, because the value of the template
-    may determine which other values are valid.
+    Texts that still contain templates are not checked, because the planner substitutes these templates. If some templates are
+    invalid, `unresolved` is set. Then, return no violations if a text with an invalid template violates the schema, because the value of
+    this template may determine which other values are valid.
     """
     part = (path[0], *path[2:])
     document = to_plain(node)

@@ -107,7 +107,7 @@ def _decode_text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise MalformedMessage("a text is not UTF-8") from error
+        raise MalformedMessage("a string is not valid UTF-8") from error
 
 
 def _read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:

@@ -126,7 +126,7 @@ def _check_places(custom_ops: object) -> Places:
     if custom_ops is None:
         return {}
     if not isinstance(custom_ops, Mapping):
-        raise OpenError("EPB654", f"custom_ops must map names of libraries to paths, not {custom_ops!r}")
+        raise OpenError("EPB654", f"custom_ops must be a mapping from library names to paths, not {custom_ops!r}")
     for name, path in custom_ops.items():
         if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
             raise OpenError("EPB654", f"custom_ops must map {name!r} to a string or a path, not {path!r}")

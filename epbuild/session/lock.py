@@ -61,7 +61,7 @@ class HeldLock(Struct, frozen=True):
         )
 
     def check_toolchains(self, toolchains: Iterable[ToolchainSpec], environments: Mapping[str, Environment]) -> list[Problem]:
-        """Return the deviations of existing toolchains from the lock. Raises ToolchainError if the lock is strict."""
+        """Return the deviations of existing toolchains from the lock. If the lock is strict, raise ToolchainError for them."""
         problems = []
         for toolchain in toolchains:
             if toolchain.name in self.environments and toolchain.name in environments:

@@ -51,7 +51,7 @@ class ActionRunner(Struct, frozen=True):
     """Other machines that run actions. None means that all actions run on this machine."""
 
     def is_for_others(self, action: Action) -> bool:
-        """Return whether another machine runs an action."""
+        """Return whether an action is to run on another machine."""
         return self.compiles and self.elsewhere is not None and self.elsewhere.runs(action)
 
     def check(self, action: Action) -> None:

@@ -106,7 +106,9 @@ class Session:
         return replace(found, orphans=orphans)
 
     def build(self, found: Survey) -> BuildExecutor:
-        """Run the outdated actions and emit outputs, in dependency order. Failures of steps are reported as events.
+        """Run the outdated actions and emit outputs, in dependency order. Return the executor, which `finish` needs.
+
+        Failed steps are reported as events.
 
         Raises EnvironmentFailure if a step cannot run on this machine, and KeyboardInterrupt.
         """

@@ -274,7 +274,7 @@ class Surveyor:
         return _Keyed(action, key, document, tuple(needed), is_here, self.result(action, key))
 
     def _get_previous(self, action: Action) -> StepRecord | None:
-        """Return the record of an action's last build in this workspace, with any key."""
+        """Return the record of an action's last build in this workspace, whatever its key was."""
         return None if self._is_first else self.memory.previous(action.id)
 
     def _was_done(self, action: Action) -> bool:

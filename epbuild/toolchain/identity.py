@@ -72,7 +72,7 @@ class RecordedToolchain(Struct, frozen=True):
     modules: Mapping[str, ModuleIdentity]
 
     def identity(self, entries: Iterable[EpEntry], packages: Iterable[str] = ()) -> dict[str, Any]:
-        """Return the toolchain's part of the key document, like `Environment.identity`. Facts of the host are read on this machine."""
+        """Return the toolchain's part of an action's key document, like `Environment.identity`. Facts about the host are read here."""
         used = list(entries)
         first = self.modules[RUNTIME]
         known = [self.modules[name] for name in sorted({*find_ep_modules(used), *packages} & self.modules.keys())]

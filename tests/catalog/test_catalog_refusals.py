@@ -96,7 +96,7 @@ HTP = {"backend_type": "htp", "soc_model": "SC8380XP"}
         (OPENVINO, [], {"device_type": "CPU", "precision": "FP16"}, "only FP32 and ACCURACY"),
         (OPENVINO, PLUGIN, {"device_type": "NPU"}, "this plugin ignores device_type"),
         ("TensorrtExecutionProvider", [], {"trt_profile_min_shapes": "x:1", "trt_profile_max_shapes": "x:8"}, "min, max and opt"),
-        ("TensorrtExecutionProvider", [], {"trt_dump_ep_context_model": "1"}, "epbuild always compiles"),
+        ("TensorrtExecutionProvider", [], {"trt_dump_ep_context_model": "1"}, "epbuild sets this option"),
         ("VitisAIExecutionProvider", [], {"cache_key": "k"}, "cache_key needs cache_dir, because it names a folder in cache_dir"),
         ("MIGraphXExecutionProvider", [], {"migraphx_save_compiled_model": "1"}, "needs migraphx_save_model_path"),
     ],

@@ -192,7 +192,7 @@ def _build_sections(entry: EpEntry) -> Iterator[str]:
         yield f"### Device metadata {format_code(key)}"
         yield format_table(("value", "meaning"), [(format_code(one.value), one.meaning) for one in values])
     if entry.refusals:
-        yield "### Refused combinations"
+        yield "### Refused options and combinations"
         yield "\n".join(f"- {format_inline(reason)}" for reason in _combine_reasons(map(_describe_refusal, entry.refusals)))
     if entry.reproducible:
         yield "### Reproducibility"

@@ -26,7 +26,7 @@ _MAX_SKEW_SECONDS = 5.0
 _MAX_PATH = 260
 """Maximum length of a path on Windows, unless long paths are allowed."""
 _MAX_NAMES = {"cache": len("actions/xx/.json") + 64, "toolchains": 190}
-"""Length of the longest path below each folder, relative to the folder. The longest paths in toolchains are in packages of EPs."""
+"""Length of the longest relative path inside the cache and the toolchains. In toolchains, it is in a package of an EP."""
 
 
 class CheckedFolder(Struct, frozen=True):

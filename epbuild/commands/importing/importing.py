@@ -155,7 +155,7 @@ def _is_htp(build: ImportedBuild) -> bool:
 
 
 def _find_target_name(kind: StarterKind, value: str) -> str:
-    """Return the usual name of a target value, such as the name of a SoC for its number."""
+    """Return a name for a target value. The number of an SoC becomes the SoC's name."""
     table = kind.entry.names.get(kind.start.option or "")
     for known in table.rows if table is not None else ():
         if value in (known.name, known.canonical, *known.spellings):

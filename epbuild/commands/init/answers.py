@@ -68,7 +68,7 @@ class FirstRecipe(Struct, frozen=True):
     choices: RecipeChoices
     found: Sequence[FoundModel]
     left: Sequence[LeftOut] = field(default_factory=list)
-    """Excluded models that `Questions` has not shown."""
+    """Excluded models that the user has not been shown yet."""
     warnings: Sequence[Problem] = ()
 
 

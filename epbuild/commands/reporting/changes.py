@@ -116,7 +116,7 @@ class ReportedAgainst(Struct, frozen=True):
     kind: Literal["report", "outputs"]
     """Subject of the comparison: an earlier report, or emitted outputs."""
     recipe: str
-    """Name of the recipe of the earlier report or the outputs."""
+    """Name of the recipe that the earlier report or the outputs belong to."""
     made_at: str | None
     """Time when the earlier report was written; null for outputs."""
     epbuild: str | None

@@ -213,7 +213,10 @@ def _check_equal_inputs(parts: Sequence[GraphPart], merged: Any) -> None:
 
 
 def _merge_opsets(parts: Sequence[GraphPart]) -> dict[str, int]:
-    """Return the version of each operator set. Versions for EPContext nodes are ignored, because these work with any version."""
+    """Return the version of each operator set. EPContext nodes work with any version.
+
+    Models whose other nodes use an operator set must agree on its version. Raises ChangeRefused.
+    """
     merged: dict[str, int] = {}
     needed: dict[str, tuple[int, str]] = {}
     for part in parts:

@@ -109,7 +109,7 @@ class _Push:
         """Upload a blob unless the registry has it. Return whether it was uploaded."""
         found = self._retry(lambda: self._request("HEAD", f"{self._root}/blobs/sha256:{blob.sha256}"))
         if found.status not in (200, 404):
-            self._raise_refusal("answer whether it has a blob", found)
+            self._raise_refusal("say whether it has a blob", found)
         before = self._done
         if found.status == 404:
             self._retry(lambda: self._upload(blob, before))

@@ -244,7 +244,7 @@ def _judge_by_metrics(verdicts: Sequence[OutputVerdict], measured: Measured, sub
     if outcome == "passed":
         return "passed", f"its outputs are close enough to the outputs of the CPU EP, for {on}: {figures}{worst}", None
     if outcome == "unjudgeable":
-        return "skipped", f"its outputs cannot be judged, for {on}: {figures}", hint
+        return "skipped", f"with {on}, its outputs cannot be judged: {figures}", hint
     bad = sum(verdict.outcome == "failed" for verdict in verdicts)
     few = "its only output differs" if len(verdicts) == 1 else f"{bad} of {len(verdicts)} outputs differ"
     return "failed", f"{few} too much from the CPU EP, for {on}: {figures}{worst}", hint
@@ -257,7 +257,7 @@ def _judge_by_element(verdicts: Sequence[OutputVerdict], measured: Measured, sub
     """
     on, figures, worst = _describe_inputs(subject), format_output_figures(verdicts), measured.worst
     if decide_outcome(verdicts) == "unjudgeable":
-        return "skipped", f"its outputs cannot be judged, for {on}: {figures}", list_hints(verdicts)
+        return "skipped", f"with {on}, its outputs cannot be judged: {figures}", list_hints(verdicts)
     small = [verdict for verdict in verdicts if verdict.outcome == "failed" and verdict.own_scale]
     if measured.outside == 0 and small:
         why = "no value is larger than the allowed difference, so the output was judged by its own scale"

@@ -334,7 +334,7 @@ def test_an_inconclusive_reference_never_passes(folder: Path, value: float, word
     np.savez(folder / "in.npz", x=array)
     found = compared(folder, inputs={"": folder / "in.npz"})
     assert (found.outcome, found.code) == ("skipped", "EPB665")
-    assert "Its outputs cannot be judged, for in.npz: file: " in found.message
+    assert "With in.npz, its outputs cannot be judged: file: " in found.message
     assert words in found.message
     assert found.hint is not None
     assert "--inputs" in found.hint
