@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Set
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from epbuild.catalog.preparations import get_preparation, list_preparation_kinds, list_providers, pin_package
-from epbuild.core.errors import Problem
+from epbuild.core.errors import Position, Problem
 from epbuild.recipe.models import RUN
 from epbuild.recipe.nodes import (
     KeyedNode,
@@ -38,6 +38,8 @@ class PreparationToolchains(Struct):
     toolchains: dict[str, KeyedNode]
     """Toolchains of the recipe, by name. Needed toolchains of the catalog are added."""
     problems: list[Problem]
+    added: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Packages of each toolchain of the catalog that was added, by the kind of preparation."""
 
     def write_out(self, model: Node) -> Node:
         """Return a model with a toolchain in each built-in preparation."""
@@ -70,11 +72,16 @@ class PreparationToolchains(Struct):
             self.problems.append(Problem(MISSING_KEY, message, where, f"Toolchains: {format_choices(fitting)}."))
             return make_mapping(step.where, step.entries, {*step.gaps, "toolchain"})
         name = fitting[0] if fitting and kind not in self.toolchains else kind
-        if name not in self.toolchains:
-            listed = make_sequence(where, [make_scalar(where, pin_package(package)) for package in needed])
-            self.toolchains[name] = KeyedNode(where, make_mapping(where, {"packages": KeyedNode(where, listed)}))
+        if name not in self.written:
+            self._add_toolchain(name, needed, where)
         chosen = KeyedNode(where, make_scalar(where, name))
         return replace_entries(step, {**step.entries, "toolchain": chosen})
+
+    def _add_toolchain(self, kind: str, needed: Collection[str], where: Position) -> None:
+        """Add the catalog's toolchain for a kind, or add the packages that a second step of this kind needs to it."""
+        packages = self.added[kind] = tuple(dict.fromkeys((*self.added.get(kind, ()), *needed)))
+        listed = make_sequence(where, [make_scalar(where, pin_package(package)) for package in packages])
+        self.toolchains[kind] = KeyedNode(where, make_mapping(where, {"packages": KeyedNode(where, listed)}))
 
 
 def _find_kind(step: Node) -> str | None:

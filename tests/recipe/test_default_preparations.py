@@ -60,6 +60,13 @@ def test_packages_depend_on_the_options_of_the_step(tmp_path: Path) -> None:
     assert set(recipe.defaults.toolchains["infer_shapes"]) == {"onnx==1.23.2", "onnxruntime==1.31.1", "sympy==1.14.0"}
 
 
+def test_steps_of_one_kind_share_all_packages_that_they_need(tmp_path: Path) -> None:
+    steps = "{infer_shapes: {}}, {infer_shapes: {symbolic: true}}"
+    recipe = load_text(tmp_path, RECIPE.replace("{rewrite: qnn}", steps))
+    assert {step.toolchain.name for step in recipe.models["norm"].prepare} == {"infer_shapes"}
+    assert recipe.toolchains["infer_shapes"].packages == ("onnx==1.23.2", "onnxruntime==1.31.1", "sympy==1.14.0")
+
+
 def test_own_program_needs_a_toolchain(tmp_path: Path) -> None:
     [problem] = problems_of(tmp_path, RECIPE.replace("{rewrite: qnn}", '{run: [python, x.py, "${in}", "${out}"]}'))
     assert problem.message == "the key 'toolchain' is missing in models.norm.prepare[0]"
