@@ -334,7 +334,7 @@ def _read_outputs(database: Database, connection: sqlite3.Connection) -> list[Ou
 
 
 def _parse_output(row: Sequence[Any]) -> OutputRecord:
-    """Return the record in a row.
+    """Return the record that a row of the database contains.
 
     Raises Damage for a path outside the workspace's folder, since epbuild may delete the files at recorded paths.
     """

@@ -21,7 +21,7 @@ from epbuild.core.errors import Cancelled, EpbuildError
 from epbuild.toolchain.environment import list_toolchains
 
 METRIC = "epbuild"
-"""Name of the metric in a worker's heartbeats that contains the outcome and the reason of each label's probe."""
+"""Name of the metric in a worker's heartbeats. It has, for each label, the outcome of its probe and the reason."""
 _ANSWER_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _probes: list[WorkerProbe] = []

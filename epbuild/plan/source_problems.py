@@ -34,7 +34,7 @@ def find_data_name_problems(name: str, model: ModelSpec, locations: Iterable[str
 
 
 def _find_unopenable(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> Iterator[Problem]:
-    """Yield a problem for each member with overridable initializers and each EP that does not support them, as the catalog says."""
+    """Yield a problem for each pair of a member with overridable initializers and an EP that does not support them."""
     known = [(ep, row) for ep in group.target.eps for row in ep.entry.cannot if row.source_has == "overridable initializers"]
     for member in group.members:
         names = headers[member.name].overridable if member.name in headers else ()

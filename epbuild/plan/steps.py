@@ -186,7 +186,7 @@ class Merging(Struct, frozen=True):
 
 
 class Genai(Struct, frozen=True):
-    """Pipeline of onnxruntime-genai for a group. The file `config` is complete except for the pipeline. `roles` maps members to roles."""
+    """Pipeline of onnxruntime-genai for a group. `config` is a configuration without the pipeline. `roles` maps models to roles."""
 
     config: Path
     roles: Mapping[str, GenaiRole]

@@ -34,7 +34,7 @@ _FORMAT = 1
 _CONTRACT = 3
 """Contract version. Increment it when a change to epbuild changes the metrics of identical runs."""
 _AS_COMPILED = ("eps", "session_options", "session_files", "environment", "custom_ops")
-"""Parts of a session group's key document that also affect runs of its compiled models."""
+"""Keys of a compile's key document whose values also affect how the compiled models run."""
 
 
 class CheckedMember(Struct, frozen=True):

@@ -214,7 +214,7 @@ class PlanToolchains:
         ]
 
     def _is_replaced(self, place: Place) -> bool:
-        """Return whether a recorded toolchain has an environment by now."""
+        """Return whether a toolchain that was known only from a record now has an environment."""
         return place[1] == self._here and place[0] in self.environments
 
     def _find_places(self, action: Action) -> tuple[Place, ...]:

@@ -36,7 +36,7 @@ class Orphan(Struct, frozen=True):
 
 
 class Outputs:
-    """Outputs that a configuration owns, which is a recipe with its settings. The workspace's memory records them."""
+    """Outputs of a configuration: a recipe with certain settings. The workspace's memory records them."""
 
     def __init__(self, workspace: Workspace, memory: Memory) -> None:
         self._workspace = workspace

@@ -91,7 +91,7 @@ class Survey(Struct, frozen=True, dict=True):
     configuration: Configuration = UNKNOWN
     """Recipe and settings of the plan."""
     recorded: tuple[StepStatus, ...] = ()
-    """Status of every step from a snapshot, if nothing has changed. In that case, the plan has only warnings and defaults."""
+    """Status of every step from a snapshot, if nothing has changed. The plan then has no steps, but only its warnings and defaults."""
 
     @property
     def up_to_date(self) -> bool:

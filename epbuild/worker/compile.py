@@ -48,7 +48,7 @@ class NoDevice(Unfit):
 
 
 class NotRegistered(Exception):
-    """Error of a library of custom operators that ONNX Runtime rejects."""
+    """Error if ONNX Runtime rejects a library of custom operators."""
 
 
 class Channel:

@@ -147,7 +147,7 @@ def read_compatibility(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int, int | None, Field | None]:
-    """Return an attribute's name, the number of its type, its integer, and the field of its string."""
+    """Return an attribute's name, the number of its type, its value as an integer, and the field that contains its value as a string."""
     name = ""
     number: int | None = None
     text: Field | None = None

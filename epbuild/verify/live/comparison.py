@@ -224,7 +224,7 @@ def _make_losses_document(losses: Losses | None) -> dict[str, Any]:
 
 
 def _get_smaller_cosine(losses: Losses) -> float:
-    """Return the smaller cosine of both losses, for ranking."""
+    """Return the cosine of the larger of the two losses. Undefined cosines count as 2."""
     return min(2.0 if loss.cosine is None else loss.cosine for loss in (losses.preparation, losses.ep))
 
 
