@@ -1,4 +1,4 @@
-"""Key document of a compile, whose digest is the action key, and the document that the worker reads."""
+"""Key document of a compile (its digest is the action key), and the worker's request."""
 
 from __future__ import annotations
 

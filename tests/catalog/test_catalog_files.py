@@ -192,7 +192,7 @@ def test_any_text_gives_an_entry_or_a_clear_refusal(tmp_path_factory: pytest.Tem
 
 def test_two_files_for_one_packaging_are_refused(tmp_path: Path) -> None:
     one, two = written(tmp_path, GOOD, "one.toml"), written(tmp_path, GOOD, "two.toml")
-    with pytest.raises(BadCatalog, match=r"two\.toml: ep: .* is already described by one\.toml"):
+    with pytest.raises(BadCatalog, match=r"two\.toml: ep: one\.toml already describes the EP"):
         Catalog.with_files([one, two])
     other = written(tmp_path, GOOD.replace('"contoso-ep"', '"contoso-ep-next"'), "other.toml")
     assert len(Catalog.with_files([one, other]).entries_for("ContosoExecutionProvider")) == 2
