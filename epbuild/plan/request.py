@@ -1,4 +1,4 @@
-"""Key document of a compile (its digest is the action key), and the worker's request."""
+"""Key document of a compile, and the request for the worker."""
 
 from __future__ import annotations
 
