@@ -9,7 +9,6 @@ from typing import Any
 from epbuild.catalog.facts import Limitation
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.core.units import format_count
-from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.known_patterns import count_patterns
 from epbuild.plan.member import Member
 from epbuild.plan.result import FallbackNode
@@ -124,11 +123,7 @@ def _about_patterns(group: SessionGroup, member: Member) -> list[str]:
     """Return a hint for each pattern that a model contains and that is known to make an EP of the target fail."""
     hints = []
     for ep in group.target.eps:
-        try:
-            found = count_patterns(member.graph, ep.entry.rewrites)
-        except (MalformedModel, OSError):
-            return []
-        for summary, count in found.items():
+        for summary, count in count_patterns(member.graph, ep.entry.rewrites).items():
             times = "" if count == 1 else f", {count} times"
             cure = f"Add `{{rewrite: {ep.entry.short}}}` to the model's 'prepare'."
             hints.append(f"The model contains {summary}{times}. {ep.entry.ep} is known to fail on this pattern. {cure}")

@@ -13,16 +13,20 @@ from msgspec import to_builtins
 
 from epbuild.catalog.facts import Rewrite
 from epbuild.onnxfile.read.graph_nodes import read_graphs
+from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.worker.patterns import find_matches
 
 
 def count_patterns(model: Path, rewrites: Iterable[Rewrite]) -> dict[str, int]:
     """Return how often each pattern occurs in a model, by the pattern's summary. Patterns that do not occur are left out.
 
-    Weights are not read. Raises MalformedModel and OSError.
+    Weights are not read. Return an empty mapping if the file cannot be read, because callers use the result only as advice.
     """
     known = list(rewrites)
-    graphs = read_graphs(model) if known else []
+    try:
+        graphs = read_graphs(model) if known else []
+    except (MalformedModel, OSError):
+        return {}
     found = {row.summary: sum(_count(graph.nodes, graph.constants, row) for graph in graphs) for row in known}
     return {summary: count for summary, count in found.items() if count}
 

@@ -53,6 +53,13 @@ def test_similar_nodes_are_no_pattern(tmp_path: Path, nodes: list[Any]) -> None:
     assert count_patterns(write(tmp_path / "m.onnx", nodes, ("x", "root", "a_weight")), REWRITES) == {}
 
 
+def test_unreadable_files_have_no_patterns(tmp_path: Path) -> None:
+    model = write(tmp_path / "m.onnx", norm("a"))
+    model.write_bytes(model.read_bytes()[:-20])
+    assert count_patterns(model, REWRITES) == {}
+    assert count_patterns(tmp_path / "missing.onnx", REWRITES) == {}
+
+
 def test_nodes_are_read_as_onnx_reads_them(tmp_path: Path) -> None:
     custom = helper.make_node("Mine", ["x", ""], ["z"], domain="my.domain")
     path = write(tmp_path / "m.onnx", [*norm("a"), custom])
