@@ -24,7 +24,7 @@ from epbuild.core.digest import hash_bytes, hash_document
 from epbuild.core.safepath import open_raw
 
 RECORD_FORMAT = 2
-"""Format number in every record file. It is incremented when old readers could not read new records."""
+"""Format number in every record file. It is incremented with every change that prevents older releases from reading new records."""
 
 Shape = Callable[[Mapping[str, Any]], object]
 """Function that parses a document. It returns a false value for an invalid document."""

@@ -183,7 +183,7 @@ class Workspace:
             )
         if self._database.is_foreign:
             aside = f"; it was moved to {self.state.name}.damaged" if self.is_on_disk else ""
-            message = f"{state} is ignored because this user's epbuild did not write it{aside}"
+            message = f"{state} is ignored because it belongs to another user or to another cache folder{aside}"
             hint = "No result is lost: epbuild checks all steps again and restores their results from the store."
             yield Problem("EPB515", message, None, hint)
 

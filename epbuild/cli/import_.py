@@ -25,7 +25,7 @@ def import_(
         list[str],
         typer.Argument(
             metavar="FILE | -- COMMAND...",
-            help="Configuration of Olive (.json, .yaml) or winml (.json), or -- followed by a command line of ep_weight_sharing_ctx_gen.",
+            help="An Olive (.json, .yaml) or winml (.json) configuration file, or -- and an ep_weight_sharing_ctx_gen command line.",
             show_default=False,
         ),
     ],

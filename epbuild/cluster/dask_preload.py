@@ -14,6 +14,6 @@ guard()
 
 
 def dask_setup(_: object) -> None:
-    """Allow pickles from the scheduler to name tasks, the functions that clients call, and the scheduler's plugin."""
+    """Allow pickles from the scheduler to refer to Dask's `Task`, the functions that clients call, and the scheduler's plugin."""
     own = (f"{function.__module__}.{function.__name__}" for function in (run_request, cancel_request))
     guard("dask._task_spec.Task", "distributed.shuffle._worker_plugin.ShuffleWorkerPlugin", *own)

@@ -45,7 +45,7 @@ class SchedulerLostError(EnvironmentFailure):
 
 
 class UnofferedError(EnvironmentFailure):
-    """Error for an action whose needs no machine meets. Other actions continue."""
+    """Error for an action that no machine can run. Other actions continue."""
 
     stops_others = False
 

@@ -79,7 +79,7 @@ def read_merged(model: Path) -> MergedHeader:
 
 
 def _name_members(problem: Problem, paths: Mapping[str, Path], step: str) -> Problem:
-    """Return a problem with the members' names instead of the paths of drafts, and with the step as its location."""
+    """Return a copy of a problem whose message has the members' names instead of paths of drafts. Its location is the step."""
     message, hint = problem.message, problem.hint
     for member, path in paths.items():
         message = message.replace(str(path), f"'{member}'")

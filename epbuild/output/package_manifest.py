@@ -43,8 +43,8 @@ class PackageVariant(Struct, frozen=True):
     onnxruntime-genai, which opens several models."""
     ep: str
     device: str | None = None
-    """`npu`, `gpu` or `cpu`; None unless the EP is a plugin. ONNX Runtime knows no devices of other EPs, so it
-    never selects a variant for such an EP that names a device (measured)."""
+    """`npu`, `gpu` or `cpu`; None unless the EP is a plugin. ONNX Runtime knows no devices of other EPs. If a
+    variant for one of them names a device, ONNX Runtime never selects the variant (measured)."""
     compatibility: str = ""
     """Compatibility string that the EP wrote into the model. The EP uses it later to decide whether the model fits a device."""
     session_options: Mapping[str, str] = field(default_factory=dict)

@@ -21,7 +21,7 @@ class ModelFiles(Struct, frozen=True):
     graph: Path
     external: Mapping[str, Path] = field(default_factory=dict)
     subgraph_data: frozenset[str] = frozenset()
-    """Locations that subgraphs refer to. ONNX Runtime rejects such a file if it has a second hard link."""
+    """Locations of the external data files of tensors in subgraphs. ONNX Runtime rejects such a file if it has a second hard link."""
 
     @property
     def all(self) -> tuple[Path, ...]:

@@ -264,8 +264,8 @@ def _find_runtime(eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> 
 class _OptionRules:
     """Rules for settings of one kind: options of an EP, or session keys.
 
-    `release` is the pinned release that will read the settings. If `strict` is false, unknown settings are passed unchanged. A setting
-    that only other releases support is passed in the spelling of these releases.
+    `release` is the pinned release that will read the settings. If `strict` is true, settings that the release does not support are
+    errors. Otherwise, unknown settings are passed unchanged, and settings of other releases in the spelling of those releases.
     """
 
     kind: str

@@ -360,7 +360,7 @@ def _normalize(text: str) -> tuple[str, Problem | None]:
         return "", Problem("EPB221", message, None, hint)
     if normal == ".":
         message, hint = (
-            f"the output path '{text}' does not name a file or folder",
+            f"the output path '{text}' is the recipe's folder itself",
             "Write the name of a file or folder below the recipe's folder.",
         )
         return "", Problem("EPB221", message, None, hint)

@@ -433,7 +433,10 @@ def _to_problems(records: _Records) -> list[Problem]:
 
 
 def _get_memo_inputs(group: SessionGroup, sources: Mapping[str, SourceModel]) -> object:
-    """Return all inputs of the checks of a session group's sources, or None if a file is too new for its stat to be trusted."""
+    """Return everything on which the checks of a session group's source models depend.
+
+    Return None if the stat of a source file does not reliably identify its content.
+    """
     stats = [(name, source.stats) for name, source in sources.items()]
     if any(files is None for _, files in stats):
         return None

@@ -29,7 +29,7 @@ def find_data_name_problems(name: str, model: ModelSpec, locations: Iterable[str
     """Yield a problem for each external data file whose name equals the staged name of the graph of model `name`."""
     for location in locations:
         if os.path.normcase(os.path.normpath(location)) == os.path.normcase(f"{name}.onnx"):
-            message = f"the external data file {location} of the model '{name}' has the same name as the staged model file"
+            message = f"the model '{name}' is compiled as {name}.onnx, but its external data file {location} has the same name"
             yield Problem("EPB204", message, model.path_where, "Rename the model in the recipe.")
 
 

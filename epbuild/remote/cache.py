@@ -53,7 +53,7 @@ RECORD_TIMEOUTS = Timeouts(connect=3.0, answer=5.0, idle=5.0, uploaded=5.0)
 """Timeouts for records. Records are small, so a server that sends one slowly is assumed to hang."""
 
 _CONSEQUENCES = {
-    "read": "This build compiles everything that is not in the store.",
+    "read": "Results that are not in the store have to be created again.",
     "written": "The results of this build are not shared.",
 }
 _PIECE_BYTES = 1 << 20

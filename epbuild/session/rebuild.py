@@ -244,7 +244,7 @@ def _make_problem(item: FileDifference, made: Made, place: Path) -> Problem:
     extent = f"{item.count:,} of {size} bytes differ, the first at byte {item.offset:,}"
     if why is None:
         return Problem("EPB650", f"the rebuilt {item.file} differs: {extent}", ident, hint)
-    message = f"the rebuilt {item.file} differs in more ways than are known for the target ({why}): {extent}"
+    message = f"the rebuilt {item.file} has differences beyond those known for the target ({why}): {extent}"
     return Problem("EPB652", message, ident, hint)
 
 

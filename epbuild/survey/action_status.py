@@ -67,7 +67,10 @@ class Work(Struct, frozen=True):
 
     @classmethod
     def of(cls, plan: Plan, found: Mapping[str, ActionStatus]) -> Work:
-        """Select actions of a plan. A result is wanted if an action that runs reads the result, or if no action needs the result."""
+        """Select the actions of a plan whose results are wanted, and the actions that have to run.
+
+        A result is wanted if an action that runs reads it, or if the action is final, so that no other action needs its result.
+        """
         needed = {need for action in plan.actions.values() for need in action.needs}
         read, wanted, todo = set[str](), set[str](), list[str]()
         for ident, action in reversed(list(plan.actions.items())):

@@ -258,7 +258,10 @@ def make_session_options(onnxruntime: Any, request: dict[str, Any], member: dict
 
 
 def list_providers(onnxruntime: Any, request: dict[str, Any]) -> list[tuple[str, dict[str, str]]]:
-    """Return the EPs to pass to a session by name: all EPs before release 1.23, whose options cannot contain EPs, or else none."""
+    """Return the EPs to pass to a session by name: none, because session options contain them.
+
+    Before ONNX Runtime 1.23, session options cannot contain EPs, so all EPs are returned.
+    """
     if hasattr(onnxruntime.SessionOptions, "add_provider"):
         return []
     return [(ep["name"], ep["options"]) for ep in request["eps"]]

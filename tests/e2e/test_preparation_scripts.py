@@ -281,7 +281,7 @@ def test_options_that_do_not_fit_the_model_are_refused(
         ({"picture": image()}, "an array 'picture', which is not an input of the model"),
         ({}, "lacks the model's input 'image'"),
         ({"image": image().astype(np.float64)}, "'image' is float64; the model takes float32"),
-        ({"image": image(1)}, "has the sizes [1, 3, 8, 8]; the model takes [2, 3, 8, 8]"),
+        ({"image": image(1)}, "has the shape [1, 3, 8, 8]; the model expects [2, 3, 8, 8]"),
         ({"image": image() * np.float32(np.nan)}, "contains values that are not finite"),
     ],
 )

@@ -166,7 +166,7 @@ def test_external_data_that_would_be_staged_over_the_graph_is_refused(workshop: 
     (workshop / "models" / "decode.onnx").write_bytes(bytes(16))
     write_model(workshop / "models" / "graph.onnx", external={"shared": ("decode.onnx", [4])})
     text = edited(RECIPE, (DECODE, f"decode: {MARK}models/graph.onnx"))
-    check(workshop, text, ("EPB204", "has the same name as the staged model file"))
+    check(workshop, text, ("EPB204", "but its external data file"))
 
 
 def test_a_folder_of_links_into_a_content_store_is_a_model_as_in_hub_caches(workshop: Path) -> None:
@@ -438,7 +438,7 @@ def test_the_recipes_folder_is_refused_as_an_output(workshop: Path, path: str) -
     text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
     (problem, *_) = problems_of(workshop, text)
     assert codes_and_places([problem]) == [("EPB221", *mark)]
-    assert "does not name a file or folder" in problem.message
+    assert "is the recipe's folder itself" in problem.message
 
 
 @pytest.mark.parametrize("path", [".epbuild", ".epbuild/${group}", "x/../.EPBUILD/tmp"])

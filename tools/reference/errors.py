@@ -24,7 +24,7 @@ _GROUPS = {
         "the store, the workspace, remote caches and clusters",
         "3; 1 for EPB534; 2 for EPB536, for EPB538, and for EPB525 if a model is missing",
     ),
-    "EPB6": ("artifacts", "1; 2 for EPB620 to EPB628, EPB630, and a path in EPB600; 3 for EPB638 and EPB667"),
+    "EPB6": ("artifacts", "1; 2 for EPB620 to EPB628, EPB630, and EPB600 of `verify` and `diff`; 3 for EPB638 and EPB667"),
 }
 _TOPICS = {
     "Recipe": "100-110",

@@ -58,7 +58,12 @@ def _check_remote(servers: Servers) -> HealthCheck:
         return HealthCheck("remote cache", "note", "not configured, so results are not shared")
     if settings.address.is_directory and not Path(settings.address.text).is_dir():
         text = f"the folder does not exist: {settings.address}"
-        return HealthCheck("remote cache", "warning", text, "Create or mount the folder. Builds work without the remote cache.")
+        return HealthCheck(
+            "remote cache",
+            "warning",
+            text,
+            "Mount the folder, or let the first build that uploads a result create it. Builds work without the remote cache.",
+        )
     try:
         return run_within(ANSWER_SECONDS, lambda: _try_look_up(settings))
     except TooSlow:

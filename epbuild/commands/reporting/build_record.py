@@ -72,7 +72,7 @@ class ReportedSpan(Struct, frozen=True):
 
 
 class ReportedChange(Struct, frozen=True):
-    """File in an output that a build added, changed or removed."""
+    """File that a build added to, changed in, or removed from an output."""
 
     path: str
     """Path relative to the output."""

@@ -154,7 +154,10 @@ def _find_folder(models: Sequence[_Model]) -> Path:
     if len(folders) > 1:
         named = ", ".join(str(folder) for folder in folders)
         raise ChangeRefused(
-            Problem("EPB622", f"the models are in different folders ({named}), so one name would mean different files")
+            Problem(
+                "EPB622",
+                f"the models are in different folders ({named}), but one command can change only models in the same folder",
+            )
         )
     return models[0].path.parent
 

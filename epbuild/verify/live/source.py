@@ -99,7 +99,10 @@ class Sources:
     plan: Plan | None = None
 
     def find_group(self, document: Mapping[str, Any] | None, member: str | None = None) -> SessionGroup | None:
-        """Return the recipe's session group of an artifact, or None. Without sharing, each `member` has its own session group."""
+        """Return the recipe's session group for the artifact with this manifest. Return None if there is none.
+
+        Without sharing, each member has its own session group, so `member` selects one.
+        """
         if self.plan is None or document is None:
             return None
         name, target = document["group"], document["target"]["name"]

@@ -125,7 +125,7 @@ def check_array(file: str, array: Any, wanted: Any) -> None:
     )
     if not fits:
         shown = ", ".join(map(str, sizes or ()))
-        raise step.Refused(f"{where} has the sizes {list(array.shape)}; the model takes [{shown}]")
+        raise step.Refused(f"{where} has the shape {list(array.shape)}; the model expects [{shown}]")
     if array.dtype.kind == "f" and not numpy.isfinite(array).all():
         raise step.Refused(f"{where} contains values that are not finite", "Remove or correct this sample.")
 
