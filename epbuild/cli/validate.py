@@ -39,8 +39,8 @@ def validate(
 ) -> int:
     """Check RECIPE and its models without building. All errors are reported at once, with file, line and column.
 
-    Notes list steps that can be built only on other machines. The output of --explain is a valid recipe, with the same plan if it
-    is saved in the same folder.
+    Notes list steps that can be built only on other machines. The output of --explain is a valid recipe. If it is saved in the
+    folder of RECIPE, it has the same plan as RECIPE.
     """
     if len(recipes) < 2:
         recipe = recipes[0] if recipes else arguments.DEFAULT

@@ -190,7 +190,7 @@ def test_two_catalog_files_for_one_ep_are_refused_at_the_second(workshop: Path) 
     text, (mark,) = places(contoso(("[contoso.toml]", f"[contoso.toml, {MARK}again.toml]")))
     found = problems_of(workshop, text)
     assert codes_and_places(found) == [("EPB217", *mark)]
-    assert "already described by contoso.toml" in found[0].message
+    assert "contoso.toml already describes the EP" in found[0].message
 
 
 @pytest.mark.parametrize(
