@@ -155,7 +155,7 @@ def test_a_client_without_toolchains_identifies_them_through_a_worker(cluster: C
     assert compiled(events) == COMPILES
     assert not (tmp_path / "none").exists()
     [ready] = [event for event in events if event["event"] == "toolchain_ready"]
-    assert ready["note"].startswith("as ")
+    assert ready["note"].startswith("recorded by ")
     # Once in the remote cache, it also serves builds without a cluster.
     again = Project(project.folder, tmp_path / "another cache", project.environment)
     shutil.rmtree(project.folder / ".epbuild")

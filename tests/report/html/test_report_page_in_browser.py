@@ -327,5 +327,5 @@ def test_an_empty_report_says_so(browser: Browser, tmp_path: Path) -> None:
         document[name] = []
     document["build"] = None
     with opened(browser, tmp_path, document) as page:
-        assert "No recorded build" in page.locator("#timeline").inner_text()
+        assert "No build with any work has been recorded." in page.locator("#timeline").inner_text()
         assert "No output has been emitted yet" in page.locator("#sizes").inner_text()
