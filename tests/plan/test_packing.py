@@ -67,7 +67,7 @@ def test_bundles_without_cost_are_spread_evenly() -> None:
 @pytest.mark.parametrize(("steps", "most"), [(200, 8), (1_000, 20), (10_000, 20)])
 @pytest.mark.parametrize("missing", [1.0, 0.3, 0.05])
 def test_jobs_of_missing_steps_are_balanced_unlike_shards_of_all_steps(steps: int, most: int, missing: float) -> None:
-    """Check the figures of docs/internals/performance.md, for steps of which some take fifty times as long as others."""
+    """Compare the splits with an ideal split, for steps of which some take fifty times as long as others."""
     chance = random.Random(1)
     every = [Bundle((f"s{number}",), chance.lognormvariate(3, 1)) for number in range(steps)]
     left = {bundle for bundle in every if chance.random() < missing}
