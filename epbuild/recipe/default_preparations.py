@@ -63,7 +63,7 @@ class PreparationToolchains(Struct):
         if kind is None or not isinstance(step, MappingNode):
             return step
         where, options = step.entries[kind]
-        needed = get_preparation(kind).list_packages_for(_known_options(kind, options))
+        needed = get_preparation(kind).list_packages_for(_get_known_options(kind, options))
         fitting = [name for name in self.written if all(self.packages(name) & list_providers(package) for package in needed)]
         if kind not in self.toolchains and len(fitting) > 1:
             message = (
@@ -91,7 +91,7 @@ def _find_kind(step: Node) -> str | None:
     return next((name for name in list_preparation_kinds() if name in step.entries), None)
 
 
-def _known_options(kind: str, options: Node) -> dict[str, object]:
+def _get_known_options(kind: str, options: Node) -> dict[str, object]:
     given = to_plain(options)
     known = get_preparation(kind).options
     return {name: value for name, value in given.items() if name in known} if isinstance(given, dict) else {}

@@ -162,7 +162,8 @@ def _find_models(
 
 def _find_decoders(given: Given, found: Sequence[FoundModel], kind: StarterKind) -> dict[str, Decoder]:
     """Return the decoders to build at two sizes, by path. There are none if the user chose sizes or one group for all models."""
-    if not kind.static or given.sizes or (given.share_weights and len(found) > 1):
+    can_share = kind.static and kind.entry.sharing.possible
+    if not can_share or given.sizes or (given.share_weights and len(found) > 1):
         return {}
     decoders = {model.path: find_decoder(model.header) for model in found if model.header is not None}
     return {path: decoder for path, decoder in decoders.items() if decoder is not None}

@@ -254,26 +254,27 @@ def _format_decoder_groups(models: Mapping[str, str], choices: RecipeChoices) ->
     """Yield a group for each decoder, and one for the other models."""
     runs = all(choices.kind.runs_here(value) for value in choices.targets.values())
     others = [name for name, model in models.items() if model not in choices.decoders]
-    sharing = "share_weights" if choices.kind.entry.sharing.possible else "separate"
+    groups = {name: f"{name}-group" if name == DEFAULT_GROUPS else name for name in models}
     yield "groups:"
     yield f"  # Each decoder is built at two sizes: {_PROMPT} tokens of a prompt, and one new token. Both see {_CONTEXT} tokens in all."
     for name, model in models.items():
         decoder = choices.decoders.get(model)
         if decoder is None:
             continue
-        yield f"  {format_scalar(name)}:"
+        yield f"  {format_scalar(groups[name])}:"
         yield "    models:"
         for phase, tokens in _PHASES.items():
             shapes = {value: str(list(sizes)) for value, sizes in decoder.list_shapes(tokens, _CONTEXT).items()}
             yield f"      - model: {format_scalar(name)}"
             yield f"        name: {phase}"
             yield f"        input_shapes: {_format_flow(shapes)}"
-        yield f"    {sharing}: true"
+        yield "    share_weights: true"
         if runs:
             yield "    # Compares numbers on generated inputs. To fail on differences, pass your own: `verify: {data: samples/*.npz}`."
             yield f"    verify: {_format_decoder_inputs(decoder)}"
     if others:
-        yield from _format_entry(_GROUP, {"models": others, "separate": "true", **({"verify": "true"} if runs else {})})
+        name = _GROUP if _GROUP not in models else f"{_GROUP}-group"
+        yield from _format_entry(name, {"models": others, "separate": "true", **({"verify": "true"} if runs else {})})
 
 
 def _format_decoder_inputs(decoder: Decoder) -> str:

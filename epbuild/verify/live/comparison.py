@@ -30,7 +30,15 @@ from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, load_recipe_
 from epbuild.verify.live.metrics import Tolerance, get_default_tolerance
 from epbuild.verify.live.numbers_check import CompileUnshared, Measured, MemberResult, NumbersCheck, Subject
 from epbuild.verify.live.source import NoSource, RunnableSource, Sources, WrongSource
-from epbuild.verify.live.verdict import OutputVerdict, Rules, decide_outcome, format_losses, format_output_figures, list_hints
+from epbuild.verify.live.verdict import (
+    OutputVerdict,
+    Rules,
+    decide_outcome,
+    format_losses,
+    format_output_figures,
+    list_hints,
+    rank_cosine,
+)
 from epbuild.verify.live.worker import LoadFailure, Session
 
 if TYPE_CHECKING:
@@ -190,7 +198,9 @@ class NumbersFindings(Struct, frozen=True):
             for found in measured.figures
         )
         if losses:
-            message += f"; {format_losses(min(losses.values(), key=_get_smaller_cosine))}"
+            message += (
+                f"; {format_losses(min(losses.values(), key=lambda loss: min(map(rank_cosine, (loss.preparation, loss.ep)))))}"
+            )
         return Finding("numbers", subject.name, outcome, message + because, code, hint, figures)
 
 
@@ -221,11 +231,6 @@ def _make_finding(model: str, outcome: Outcome, message: str, code: str | None =
 
 def _make_losses_document(losses: Losses | None) -> dict[str, Any]:
     return {} if losses is None else {"losses": to_builtins(losses)}
-
-
-def _get_smaller_cosine(losses: Losses) -> float:
-    """Return the cosine of the larger of the two losses. Undefined cosines count as 2."""
-    return min(2.0 if loss.cosine is None else loss.cosine for loss in (losses.preparation, losses.ep))
 
 
 def _describe_inputs(subject: Subject) -> str:

@@ -19,6 +19,7 @@ from epbuild.verify.live.verdict import (
     format_losses,
     format_output_figures,
     list_hints,
+    rank_cosine,
 )
 
 _UNSHARED = "These figures are for the same model compiled without sharing"
@@ -113,7 +114,7 @@ def find_number_problems(
 def _describe_losses(verdicts: Sequence[OutputVerdict]) -> str:
     """Return a clause with the losses of the worst failed output, or an empty text if they were not measured."""
     failed = [verdict.figures for verdict in verdicts if verdict.outcome == "failed"]
-    worst = min(failed, key=lambda figures: 2.0 if figures.cosine is None else figures.cosine, default=None)
+    worst = min(failed, key=rank_cosine, default=None)
     return f"; {format_losses(worst.losses)}" if isinstance(worst, FigureRow) and worst.losses is not None else ""
 
 

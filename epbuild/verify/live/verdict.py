@@ -157,8 +157,7 @@ def format_output_figures(verdicts: Sequence[OutputVerdict]) -> str:
     order: Mapping[Outcome, int] = {"failed": 0, "unjudgeable": 1, "passed": 2}
 
     def rank(verdict: OutputVerdict) -> tuple[int, float]:
-        cosine = verdict.figures.cosine
-        return order[verdict.outcome], 2.0 if cosine is None else cosine
+        return order[verdict.outcome], rank_cosine(verdict.figures)
 
     ranked = sorted(verdicts, key=rank)
     texts = [
@@ -178,6 +177,11 @@ def format_figures(figures: Figures) -> str:
         texts["snr_db"] = "snr_db infinite (nothing differs)"
     others = (name for name in ("max_abs", "max_rel", "top1") if getattr(figures, name) is not None)
     return ", ".join(texts[name] for name in ("cosine", "snr_db", *others))
+
+
+def rank_cosine(metrics: Figures | Loss) -> float:
+    """Return the cosine for sorting, the worst first. An undefined cosine comes last."""
+    return 2.0 if metrics.cosine is None else metrics.cosine
 
 
 def format_losses(losses: Losses) -> str:
