@@ -100,6 +100,32 @@ def test_the_fast_path_can_be_interrupted_at_any_call(built: Project, exhaustive
     assert built.epbuild("run").stdout.startswith("Nothing to do")
 
 
+def test_an_interrupt_while_python_creates_a_class_prints_one_message(quick: Project) -> None:
+    """Until 3.11, Python raises a RuntimeError in place of the KeyboardInterrupt."""
+    script = """
+import os, signal, sys
+def trace(frame, event, argument):
+    if frame.f_code.co_name == "__set_name__" and signal.getsignal(signal.SIGINT) is app._interrupt_once:
+        sys.settrace(None)
+        os.kill(os.getpid(), signal.SIGINT)
+import epbuild.cli.app as app
+from epbuild import __main__ as process
+sys.settrace(trace)
+process.main()
+"""
+    _, environment = quick.command()
+    done = subprocess.run(
+        [sys.executable, "-c", script, "plan"],
+        cwd=quick.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.strip()) == (130, INTERRUPTED)
+
+
 def test_an_interrupt_that_python_drops_is_raised_again(tmp_path: Path) -> None:
     """Raise an interrupt where Python prints its traceback and drops it, as at the end of an import."""
     script = """
