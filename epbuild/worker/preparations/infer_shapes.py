@@ -16,7 +16,7 @@ OF_SYMBOLIC = ("int_max", "auto_merge", "guess_output_rank")
 
 
 def infer_shapes(request: dict[str, Any]) -> None:
-    """Write the source with inferred types and sizes. Raises Refused if symbolic inference fails."""
+    """Write the source with inferred types and sizes, without reading its external data. Raises Refused if symbolic inference fails."""
     import onnx
 
     options = dict(request["options"])
@@ -29,7 +29,7 @@ def infer_shapes(request: dict[str, Any]) -> None:
     model = onnx.shape_inference.infer_shapes(model, **options)
     of = sum(len(node.output) for node in model.graph.node)
     step.log(f"all sizes are known for {count_known(model)} of {of} values ({before} before)")
-    step.save(step.fill(model, request), request)
+    step.save(model, request)
 
 
 def infer_symbolically(model: Any, options: dict[str, Any]) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import runpy
-import shutil
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,10 +16,7 @@ patterns = step.beside("..", "patterns.py")
 
 
 def rewrite(request: dict[str, Any]) -> None:
-    """Write the source with replaced nodes. Raises Refused if no pattern occurs in the source.
-
-    Weights are not read, and files of external data are copied as they are, so that the store keeps one copy of each file.
-    """
+    """Write the source with replaced nodes, without reading its external data. Raises Refused if no pattern occurs in the source."""
     model = step.load_header(request)
     graphs = list(all_graphs(model.graph))
     count = 0
@@ -32,10 +28,7 @@ def rewrite(request: dict[str, Any]) -> None:
     if not count:
         names = ", ".join(row["name"] for row in request["settings"]["rewrites"])
         raise step.Refused(f"the model has none of the patterns: {names}", "Remove this step from 'prepare'.")
-    copy_external_data(request)
-    import onnx
-
-    onnx.save(model, request["output"])
+    step.save(model, request)
 
 
 def all_graphs(graph: Any) -> Any:
@@ -63,20 +56,6 @@ def replace_nodes(graph: Any, row: dict[str, Any]) -> int:
         del node.input[:]
         node.input.extend(values[name] for name in new["inputs"])
     return len(matches)
-
-
-def copy_external_data(request: dict[str, Any]) -> None:
-    """Copy the files of external data to the same locations beside the output."""
-    source, output = (os.path.dirname(request[name]) for name in ("source", "output"))  # noqa: PTH120
-    for folder, _, names in os.walk(source):
-        for name in names:
-            path = os.path.join(folder, name)  # noqa: PTH118
-            location = os.path.relpath(path, source)
-            if path == request["source"]:
-                continue
-            place = os.path.join(output, location)  # noqa: PTH118
-            os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
-            shutil.copyfile(path, place)
 
 
 if __name__ == "__main__":

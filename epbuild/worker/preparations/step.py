@@ -28,6 +28,8 @@ SEED = "0"
 SCRATCH = "scratch"
 MAX_INLINE_BYTES = 1 << 30  # bytes of weights; a protobuf message, and so a model file, is limited to 2 GiB
 MIN_EXTERNAL_BYTES = 1024
+MIN_KEPT_SHARE = 0.9  # share of the source's external weights that are unchanged, so that their files are kept
+PIECE_BYTES = 1 << 20
 
 
 def beside(*parts: str) -> Any:
@@ -89,25 +91,98 @@ def fill(model: Any, request: dict[str, Any]) -> Any:
 
 
 def save(model: Any, request: dict[str, Any]) -> None:
-    """Write the result. If the source had external data or the weights are large, write the weights to one file beside the model."""
+    """Write the result. If the source had external data or the weights are large, write the weights to files beside the model."""
     import onnx
 
     sort_nodes(model.graph)
-    external = is_external(request) or count_weight_bytes(model) > MAX_INLINE_BYTES
+    external = is_external(request)
+    keep_external_data(model, request)
     output = request["output"]
-    if not external:
+    if not external and count_weight_bytes(model) <= MAX_INLINE_BYTES:
         onnx.save(model, output)
         return
-    location = os.path.basename(output) + ".data"  # noqa: PTH119
     onnx.save(
         model,
         output,
         save_as_external_data=True,
         all_tensors_to_one_file=True,
-        location=location,
+        location=choose_location(output),
         size_threshold=MIN_EXTERNAL_BYTES,
         convert_attribute=False,
     )
+
+
+def keep_external_data(model: Any, request: dict[str, Any]) -> None:
+    """Move the source's files of external data beside the output if the result still has nearly all of their weights.
+
+    The moved files keep their bytes, so that the store needs no second copy. Otherwise, load all weights, as libraries write them in
+    another order and with other gaps.
+    """
+    import onnx
+
+    source = load_header(request)
+    folder, place = (os.path.dirname(request[name]) for name in ("source", "output"))  # noqa: PTH120
+    found = {tensor.name: tensor for tensor in model.graph.initializer}
+    for old in source.graph.initializer:
+        new = found.get(old.name)
+        if new is not None and is_unchanged(new, old, folder):
+            new.ClearField("raw_data")
+            new.data_location = old.data_location
+            new.external_data.extend(old.external_data)
+    before, after = (sum(locate(tensor, folder)[2] for tensor in list_external(item)) for item in (source, model))
+    if after < MIN_KEPT_SHARE * before:
+        fill(model, request)
+        return
+    moved = set()
+    for tensor in list(list_external(model)):
+        path, _, size = locate(tensor, folder)
+        if size < MIN_EXTERNAL_BYTES:  # runtimes cannot read shapes from files
+            onnx.external_data_helper.load_external_data_for_tensor(tensor, folder)
+        else:
+            moved.add(os.path.relpath(path, folder))
+    for location in sorted(moved):
+        target = os.path.join(place, location)  # noqa: PTH118
+        os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120
+        os.rename(os.path.join(folder, location), target)  # noqa: PTH104, PTH118
+
+
+def is_unchanged(new: Any, old: Any, folder: str) -> bool:
+    """Return whether a loaded tensor has the type, the sizes and the bytes of a tensor in external data."""
+    if new.data_location or not old.data_location or (new.data_type, new.dims) != (old.data_type, old.dims):
+        return False
+    path, start, size = locate(old, folder)
+    data = memoryview(new.raw_data)
+    with open(path, "rb") as file:  # noqa: PTH123
+        file.seek(start)
+        pieces = (data[at : at + PIECE_BYTES] for at in range(0, size, PIECE_BYTES))
+        return len(data) == size and all(file.read(len(piece)) == piece for piece in pieces)
+
+
+def list_external(holder: Any) -> Any:
+    """Yield the tensors in external data of a model, a graph or a function, and of its subgraphs."""
+    for part in (*([holder.graph] if hasattr(holder, "graph") else []), *getattr(holder, "functions", ())):
+        yield from list_external(part)
+    tensors = list(getattr(holder, "initializer", ()))
+    for node in getattr(holder, "node", ()):
+        for attribute in node.attribute:
+            tensors += [attribute.t, *attribute.tensors]
+            for graph in (attribute.g, *attribute.graphs):
+                yield from list_external(graph)
+    yield from (tensor for tensor in tensors if tensor.data_location)
+
+
+def locate(tensor: Any, folder: str) -> tuple[str, int, int]:
+    """Return the path of a tensor's external data in `folder`, and the first byte and the number of its bytes."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    path, start = os.path.normpath(os.path.join(folder, entries["location"])), int(entries.get("offset", 0))  # noqa: PTH118
+    size = entries.get("length")
+    return path, start, os.path.getsize(path) - start if size is None else int(size)  # noqa: PTH202
+
+
+def choose_location(output: str) -> str:
+    """Return the name of a new file of external data beside the output. A file that was kept can have the usual name."""
+    names = (f"{output}.data{number}" for number in ("", *range(2, 100)))
+    return os.path.basename(next(name for name in names if not os.path.exists(name)))  # noqa: PTH110, PTH119
 
 
 def sort_nodes(graph: Any) -> None:
