@@ -10,9 +10,13 @@ from msgspec.structs import replace
 
 from epbuild.actions.action_type import ActionType, KeyInputs, StepEnd
 from epbuild.cache.blobs import BlobStore
+from epbuild.core.errors import PlanError
+from epbuild.onnxfile.read.headers import read_header
 from epbuild.plan.made import Made, list_prepared_files
 from epbuild.plan.preparing import Preparation, build_preparation_document
 from epbuild.plan.result import PreparationResult
+from epbuild.plan.shapes import find_input_problems
+from epbuild.plan.source_problems import find_data_name_problems
 
 if TYPE_CHECKING:
     from epbuild.toolchain.execution import Execution
@@ -32,10 +36,18 @@ class Prepare(ActionType[Preparation, PreparationResult]):
         return []
 
     def resolve_inputs(self, action: Preparation, needed: Sequence[Made], store: BlobStore) -> Preparation:
-        return replace(action, source=list_prepared_files(needed[0], store)) if needed else action
+        return _add_shapes(replace(action, source=list_prepared_files(needed[0], store))) if needed else action
 
     def key_document(self, action: Preparation, inputs: KeyInputs) -> dict[str, Any]:
         return build_preparation_document(action, inputs.digests, inputs.toolchain)
+
+    def check(self, action: Preparation) -> None:
+        # The planner has checked preparations of source models.
+        if action.source is not None and action.after is not None and action.number == 1:
+            problems = find_input_problems(action.model.name, action.input_shapes, read_header(action.source.graph))
+            problems += find_data_name_problems(action.model.name, action.model, action.source.external)
+            if problems:
+                raise PlanError(*problems)
 
     def run(self, action: Preparation, document: Mapping[str, Any], execution: Execution) -> PreparationResult:
         from epbuild.compile.preparing import prepare
@@ -52,3 +64,13 @@ class Prepare(ActionType[Preparation, PreparationResult]):
 
     def step_ends(self, action: Preparation, result: PreparationResult) -> Iterator[StepEnd]:
         yield StepEnd(action.id, None, "", sum(file.size for file in result.artifacts.values()))
+
+
+def _add_shapes(action: Preparation) -> Preparation:
+    """Return the preparation with the shapes of its inputs added. Return it unchanged if the store lacks the model that it reads."""
+    if not action.input_shapes or action.source is None:
+        return action
+    try:
+        return action.with_shapes(read_header(action.source.graph))
+    except OSError:  # the model is prepared again before this preparation runs
+        return action

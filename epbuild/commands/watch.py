@@ -147,7 +147,7 @@ def _find_sources(request: Request, error: EpbuildError | None) -> Iterator[str]
     folder = recipe.directory.absolute()
     yield from (str(path.absolute()) for path in (*recipe.names, *recipe.files, *recipe.folders))
     yield from (str(folder / catalog.name) for catalog in recipe.catalogs)
-    yield from (str(folder / model.path) for model in recipe.models.values())
+    yield from (str(folder / model.path) for model in recipe.models.values() if model.path)
     try:
         _, plan = read_plan(request)
     except EpbuildError:

@@ -185,7 +185,7 @@ def _list_models(built: Made) -> Iterator[SourceMaterial]:
         # A prepared model is listed as its source in the recipe.
         prepared = built.prepared(member.name)
         source = prepared[0].source if prepared else listed
-        path, folder = member.model.path, member.data_folder
+        path, folder = member.model.origin.path, member.data_folder
         # Use a file in that folder, so that the data is found beside it.
         beside = path if folder is None else posixpath.join(folder, "graph")
         data = (_describe_source(beside, location, digest) for location, digest in source["external"].items())

@@ -248,7 +248,7 @@ def _describe_names(item: Made) -> dict[str, Any]:
     renamed = {member.name: member.model.name for member in group.members if member.name != member.model.name}
     return {
         "toolchain": group.target.toolchain.name,
-        "models": {member.name: get_source_name(member.model.path) for member in group.members},
+        "models": {member.name: get_source_name(member.model.origin.path) for member in group.members},
         **({"data folders": folders} if folders else {}),
         **({"renamed": renamed} if renamed else {}),
     }

@@ -72,13 +72,21 @@ def describe_preparations(made: Sequence[Made]) -> dict[str, Any]:
     if not made:
         return {}
     source = made[0].source
-    sizes = {"sizes": source["inputs"]} if "inputs" in source else {}
     # Keep the recipe's settings, without staged names and derived settings.
     kept = ("kind", "command", "options")
-    documents = (item.document["prepare"] for item in made)
     return {
         "prepared": {
-            "from": {"sha256": source["graph"], "external_data": source["external"], **sizes},
-            "by": [{name: document[name] for name in kept if name in document} for document in documents],
+            "from": {"sha256": source["graph"], "external_data": source["external"], **_describe_sizes(source)},
+            "by": [
+                {
+                    **{name: value for name, value in item.document["prepare"].items() if name in kept},
+                    **(_describe_sizes(item.source) if number else {}),
+                }
+                for number, item in enumerate(made)
+            ],
         }
     }
+
+
+def _describe_sizes(source: Mapping[str, Any]) -> dict[str, Any]:
+    return {"sizes": source["inputs"]} if "inputs" in source else {}

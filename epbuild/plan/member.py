@@ -94,7 +94,7 @@ class Member(Struct, frozen=True):
     @property
     def data_folder(self) -> str | None:
         """Folder of the external data, as in the recipe. None if the data is beside the graph, or if the model has no external data."""
-        named = self.model.external_data
+        named = self.model.origin.external_data
         return named.name if named is not None and self.compiled_from is not None and self.external else None
 
     @property

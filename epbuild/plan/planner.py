@@ -85,6 +85,8 @@ def check_partial_recipe(recipe: Recipe) -> list[Problem]:
     for group in recipe.groups.values():
         work.check_group(group)
     for model in recipe.models.values():
+        if model.parent is not None:
+            continue
         try:
             find_source(model, recipe.directory, lambda model: None)
         except PlanError as error:
@@ -259,14 +261,22 @@ class _Work:
         return found.id
 
     def _add_preparations(self, model: ModelSpec) -> tuple[str, ...]:
-        """Add the preparations of a model once. Return a tuple with the id of the last preparation, or an empty tuple."""
-        if model.prepare and model.name not in self.prepared:
-            added = plan_preparations(model, self.recipe.toolchains, self.problems)
-            self.prepared[model.name] = added[-1].id if added else None
-            for preparation in added:
-                self.preparations[preparation.id] = preparation
-                self.steps.append(Step(preparation.id, "prepare", preparation.needs, preparation.id))
-        last = self.prepared.get(model.name)
+        """Add the preparations of a model and its ancestors once.
+
+        Return a tuple with the id of the last preparation, or an empty tuple.
+        """
+        lineage = [model]
+        while (parent := lineage[-1].parent) is not None and lineage[-1].name not in self.prepared:
+            lineage.append(self.recipe.models[parent.name])
+        last: str | None = None
+        for one in reversed(lineage):
+            if one.name not in self.prepared:
+                added = plan_preparations(one, self.recipe.toolchains, last, self.problems)
+                self.prepared[one.name] = added[-1].id if added else None
+                for preparation in added:
+                    self.preparations[preparation.id] = preparation
+                    self.steps.append(Step(preparation.id, "prepare", preparation.needs, preparation.id))
+            last = self.prepared[one.name]
         return (last,) if last is not None else ()
 
     def add_gathered(self) -> None:
@@ -341,8 +351,10 @@ class _Work:
 
     def resolve(self, actions: set[str], locate: Locate) -> None:
         """Find and check the files of every model that any of the `actions` needs. Read each model only once."""
-        wanted = {member.model.name for ident, group in self.groups.items() if ident in actions for member in group.members}
-        wanted |= {item.model.name for ident, item in self.preparations.items() if ident in actions}
+        wanted = {
+            member.model.origin.name for ident, group in self.groups.items() if ident in actions for member in group.members
+        }
+        wanted |= {item.model.origin.name for ident, item in self.preparations.items() if ident in actions}
         found: dict[str, SourceModel] = {}
         for name in (name for name in self.recipe.models if name in wanted):
             try:
@@ -356,17 +368,17 @@ class _Work:
         for ident, item in self.preparations.items():
             if ident in actions:
                 prepared = with_files(item, self.recipe.file, finder, self.problems)
-                source = found.get(item.model.name) if item.after is None else None
+                source = found.get(item.model.origin.name) if item.after is None else None
                 if source is not None:
                     self.problems += find_input_problems(item.model.name, item.model.input_shapes, source.header)
                     self.problems += find_data_name_problems(item.model.name, item.model, source.files.external)
-                    prepared = prepared.with_source(source)
+                    prepared = replace(prepared, source=source.files).with_shapes(source.header)
                 self.preparations[ident] = prepared
         sharing: dict[str, list[Problem]] = {}  # by group, because all targets have the same warnings
         with_sources = {
-            id(member): _add_files(member, found[member.model.name])
+            id(member): _add_files(member, found[member.model.origin.name])
             for member in self.members.values()
-            if member.model.name in found
+            if member.model.origin.name in found
         }
         for ident, group in self.groups.items():
             members = tuple(with_sources.get(id(member), member) for member in group.members)

@@ -23,14 +23,13 @@ from epbuild.catalog.preparations import list_providers
 from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import is_file
-from epbuild.onnxfile.read.model_header import Dimension
+from epbuild.onnxfile.read.model_header import Dimension, ModelHeader
 from epbuild.onnxfile.read.sizes import fit_sizes
 from epbuild.plan.known_patterns import to_document
 from epbuild.plan.member import ModelFiles
 from epbuild.plan.preparation_options import find_package_problems, resolve_preparation_options
-from epbuild.plan.sources import SourceModel
 from epbuild.plan.steps import ToolchainNeeds
-from epbuild.recipe.model import ModelSpec, PrepareStep, Reference, ToolchainSpec
+from epbuild.recipe.model import InputShape, ModelSpec, PrepareStep, Reference, ToolchainSpec
 from epbuild.recipe.models import REWRITE, RUN
 from epbuild.recipe.nodes import MappingNode, SequenceNode, render
 from epbuild.recipe.paths import rebase_path
@@ -79,10 +78,14 @@ class Preparation(Struct, frozen=True):
     inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
     """New shapes of the inputs that the model's `input_shapes` lists. The staged model has these shapes."""
 
-    def with_source(self, source: SourceModel) -> Preparation:
-        """Return a copy of the preparation that reads the files of `source`, with the new shapes of its inputs."""
-        asked = {name: shape.sizes for name, shape in self.model.input_shapes.items()}
-        return replace(self, source=source.files, inputs=fit_sizes(source.header, asked).shapes)
+    def with_shapes(self, header: ModelHeader) -> Preparation:
+        """Return a copy of the preparation with the new shapes of its inputs. `header` is the header of the model that it reads."""
+        return replace(self, inputs=fit_sizes(header, {name: shape.sizes for name, shape in self.input_shapes.items()}).shapes)
+
+    @property
+    def input_shapes(self) -> Mapping[str, InputShape]:
+        """Sizes that the recipe sets for inputs. Only the first preparation of a model has them."""
+        return self.model.input_shapes if self.number == 1 else {}
 
     @property
     def id(self) -> str:
@@ -102,7 +105,7 @@ class Preparation(Struct, frozen=True):
 
     @property
     def source_models(self) -> tuple[tuple[ModelSpec, ModelFiles], ...]:
-        return ((self.model, self.source),) if self.after is None and self.source is not None else ()
+        return ((self.model.origin, self.source),) if self.after is None and self.source is not None else ()
 
     @property
     def runs_in(self) -> ToolchainNeeds:
@@ -135,9 +138,12 @@ class Preparation(Struct, frozen=True):
 
 
 def plan_preparations(
-    model: ModelSpec, toolchains: Mapping[str, ToolchainSpec], problems: list[Problem]
+    model: ModelSpec, toolchains: Mapping[str, ToolchainSpec], after: str | None, problems: list[Problem]
 ) -> tuple[Preparation, ...]:
-    """Plan the preparations of a model in order, without reading files. Add problems to `problems`."""
+    """Plan the preparations of a model in order, without reading files. Add problems to `problems`.
+
+    The first preparation reads the result of the preparation `after`, or else the source model.
+    """
     found: list[Preparation] = []
     for number, step in enumerate(model.prepare, 1):
         toolchain = toolchains.get(step.toolchain.name)
@@ -152,7 +158,7 @@ def plan_preparations(
             environment={name: render(setting.value) for name, setting in step.environment.items()},
             timeout=step.timeout,
             memory=step.memory,
-            after=found[-1].id if found else None,
+            after=found[-1].id if found else after,
         )
         problems += _find_command_problems(preparation, step) if step.kind == RUN else _find_option_problems(step, toolchain)
         found.append(preparation)

@@ -389,6 +389,8 @@ def _write_out_groups(groups: Node, models: Mapping[str, KeyedNode], problems: l
                 )
     if default is None:
         grouped = {model for entry in found.values() for model in _list_members(entry.node, models)}
+        # A model that others are made from is usually not compiled itself.
+        grouped |= {_get_string(_get_node(_get_section(models, name), "from")) for name in models}
         for name, entry in models.items():
             if name in grouped or name_problem(name, entry.name_where):
                 continue

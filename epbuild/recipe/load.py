@@ -20,7 +20,7 @@ from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.groups import read_group, read_member
 from epbuild.recipe.matrix import Matrix, MatrixRow
 from epbuild.recipe.model import GroupMember, GroupSpec, ModelSpec, OutputSpec, Recipe, Reference, Target, ToolchainSpec
-from epbuild.recipe.models import read_model
+from epbuild.recipe.models import link_to_origins, read_model
 from epbuild.recipe.names import find_clashes, is_glob, make_unknown_problem, match_names, name_problem
 from epbuild.recipe.nodes import (
     KeyedNode,
@@ -137,7 +137,7 @@ class _Assembler:
             name=name,
             description=self._read_root_text("description"),
             toolchains=dict(self._read_toolchains(names)),
-            models=dict(self._read_models(names)),
+            models=link_to_origins(dict(self._read_models(names)), self.problems),
             targets=targets,
             groups=built,
             outputs=tuple(self._read_outputs(names, built, targets)),
@@ -218,6 +218,8 @@ class _Assembler:
                 model = read_model(name, entry.name_where, self._root.expand_shorthand(node, "path"))
                 for step in model.prepare:
                     self._check_reference(step.toolchain, "toolchain", "toolchains")
+                if model.parent is not None:
+                    self._check_reference(model.parent, "model", "models")
                 yield name, model
 
     def _read_catalogs(self, names: TemplateNames) -> Iterator[Reference]:

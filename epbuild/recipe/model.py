@@ -138,12 +138,16 @@ class PrepareStep(NamedTuple):
 
 
 class ModelSpec(Struct, frozen=True):
-    """Source model. Its `path` is a path relative to the recipe, `package:<package>/<file>`, or the address of a remote file."""
+    """Source model. Its `path` is a path relative to the recipe, `package:<package>/<file>`, or the address of a remote file.
+
+    A model with a `parent` has an empty path. Its file is the file of its `origin`.
+    """
 
     name: str
     where: Position
     path: str
     path_where: Position
+    """Position of the source: the value of `path` or `from`."""
     sha256: str | None = None
     data_sha256: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each external data file of a remote model, by its location in the graph."""
@@ -164,6 +168,15 @@ class ModelSpec(Struct, frozen=True):
     """Numerical check in all groups that contain the model. Groups may override the settings."""
     prepare: tuple[PrepareStep, ...] = ()
     """Preparations to run before the model is compiled, in order."""
+    parent: Reference | None = None
+    """Model whose last preparation the preparations of this model continue."""
+    root: ModelSpec | None = None
+    """First ancestor of a model with a parent. None if the model has no parent, or if the parent is invalid."""
+
+    @property
+    def origin(self) -> ModelSpec:
+        """Model that names the file: the first ancestor, or the model itself."""
+        return self.root or self
 
     @property
     def is_remote(self) -> bool:

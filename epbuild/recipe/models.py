@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.address import find_address_problem
@@ -24,6 +26,7 @@ LATER: Final = {RUN: ("in", "out", "model")}
 def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
     """Read the definition of a model, and report problems of its path."""
     path, path_where, sha256 = fields.text("path") or "", fields.where_of("path"), fields.text("sha256")
+    parent = fields.reference("from") if "from" in fields.entries else None
     folder = fields.path("external_data")
     if is_remote(path):
         problem = find_address_problem(path, path_where, pinned=sha256 is not None)
@@ -40,7 +43,7 @@ def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
         name=name,
         where=where,
         path=path,
-        path_where=path_where,
+        path_where=path_where if parent is None else parent.where,
         sha256=sha256.lower() if sha256 else None,
         data_sha256={file: (pins.text(file) or "").lower() for file in pins.entries},
         input_shapes=fields.shapes("input_shapes"),
@@ -50,7 +53,39 @@ def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
         external_data=folder,
         verify=read_verify(fields),
         prepare=tuple(_read_preparation(fields.of(item)) for item in fields.items("prepare")),
+        parent=parent,
     )
+
+
+def link_to_origins(models: Mapping[str, ModelSpec], problems: list[Problem]) -> dict[str, ModelSpec]:
+    """Return the models, each with a parent linked to its first ancestor. Add a problem for each cycle to `problems`.
+
+    A child of an unprepared file also gets the input shapes of the file.
+    """
+    roots: dict[str, ModelSpec | None] = {name: model for name, model in models.items() if model.parent is None}
+    for model in models.values():
+        chain: dict[str, None] = {}
+        last = model
+        while last.name not in roots and last.name not in chain and last.parent is not None:
+            chain[last.name] = None
+            last = models.get(last.parent.name, last)
+        if last.name in chain and last.parent is not None and last.parent.name in models:
+            problems.append(_make_cycle_problem([*chain][[*chain].index(last.name) :], last))
+        roots.update(dict.fromkeys(chain, roots.get(last.name)))
+    return {name: _link(model, roots[name]) for name, model in models.items()}
+
+
+def _link(model: ModelSpec, root: ModelSpec | None) -> ModelSpec:
+    if model.parent is None or root is None:
+        return model
+    inherited = root.input_shapes if model.parent.name == root.name and not root.prepare else {}
+    return replace(model, root=root, input_shapes={**inherited, **model.input_shapes})
+
+
+def _make_cycle_problem(names: Sequence[str], first: ModelSpec) -> Problem:
+    cycle = " -> ".join([*names, names[0]])
+    message = f"the model '{first.name}' is made from itself: {cycle}"
+    return Problem(WRONG_VALUE, message, first.path_where, "Set 'path' of one of these models instead of 'from'.")
 
 
 def _read_preparation(fields: MappingReader) -> PrepareStep:

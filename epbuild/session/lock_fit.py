@@ -95,7 +95,8 @@ def list_toolchain_eps(recipe: Recipe, toolchain: ToolchainSpec) -> list[EpEntry
 
 def list_remote_models(recipe: Recipe) -> dict[str, ModelSpec]:
     """Return the remote models that the recipe's groups use, by name. Other models are never fetched."""
-    used = {member.model.name for group in recipe.groups.values() for member in group.members}
+    members = {member.model.name for group in recipe.groups.values() for member in group.members}
+    used = {model.origin.name for name, model in recipe.models.items() if name in members}
     return {name: model for name, model in recipe.models.items() if name in used and model.is_remote}
 
 

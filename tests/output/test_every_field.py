@@ -244,6 +244,15 @@ CASES: dict[str, Case | str] = {
     ),
     "models.*": Case({"models.left": "other.onnx"}),
     "models.*.path": Case({"models.right.path": "other.onnx"}),
+    "models.*.from": Case(
+        {"models.right.from": "other"},
+        given={
+            **TOOLS,
+            "groups.default": "none",
+            "models.other": "other.onnx",
+            "models.right": {"from": "left", "prepare": [{"opset": 20, "toolchain": "tools"}]},
+        },
+    ),
     "models.*.sha256": Case({"models.right.sha256": DIGESTS["right.onnx"]}, counts=False),
     "models.*.data_sha256.*": Case({"models.right.data_sha256": {"w.bin": DIGESTS["one/w.bin"]}}, given=ELSEWHERE, counts=False),
     "models.*.external_data": Case({"models.right.external_data": "two"}, given=ELSEWHERE),

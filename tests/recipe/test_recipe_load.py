@@ -63,6 +63,8 @@ def model(name: str, path: str, **more: Any) -> dict[str, Any]:
             "input_shapes": {},
             "dimension_places": {},
             "prepare": [],
+            "parent": None,
+            "root": None,
             "verify": None,
         }
         | plain

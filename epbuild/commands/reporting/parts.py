@@ -109,13 +109,13 @@ def report_models(plan: Plan, digests: Digests) -> Iterator[ReportedModel]:
     files = {model.name: found for model, found in plan.sources()}
     known = digests.of_many(path for found in files.values() for path in found.all)
     for name, model in specs.items():
-        found = files.get(name)
+        found = files.get(model.origin.name)
         data = found.external.items() if found is not None else ()
         listed = tuple(ReportedData(location, path.stat().st_size, known[path]) for location, path in sorted(data))
         yield ReportedModel(
             name=name,
             groups=tuple(users.get(name, ())),
-            source=get_source_name(model.path),
+            source=get_source_name(model.origin.path),
             sha256=known[found.graph] if found is not None else None,
             data=listed,
             size=found.graph.stat().st_size + sum(item.size for item in listed) if found is not None else None,
