@@ -79,11 +79,13 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         return execute(action, document, execution)
 
     def finish(self, action: SessionGroup, result: CompileResult, work: ExecutionFactory) -> Iterator[CompileResult]:
-        from epbuild.compile.executor import measure_alone
+        from epbuild.compile.alone import compile_alone
 
         for member in find_unmeasured(action, result):
+            doing = f"compiling {member.name} alone to measure the savings from sharing"
             with work.open(member.name) as execution:
-                result = with_alone(result, member, measure_alone(action, member, execution))
+                alone = compile_alone(action, member, execution, action.id, doing)
+            result = with_alone(result, member, alone.context_bytes)
             yield result
 
     def rebuild(self, action: SessionGroup, document: Mapping[str, Any], execution: Execution) -> Mapping[str, Path]:

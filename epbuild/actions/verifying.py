@@ -44,10 +44,10 @@ class Verify(ActionType[Verification, VerificationResult]):
         return toolchain.identity(*action.identity_parts)
 
     def run(self, action: Verification, document: Mapping[str, Any], execution: Execution) -> VerificationResult:
-        from epbuild.compile.executor import measure_alone
+        from epbuild.compile.alone import compile_alone
         from epbuild.verify.live.action import check_numbers
 
-        return check_numbers(action, execution, measure_alone)
+        return check_numbers(action, execution, compile_alone)
 
     def unmet_expectations(self, action: Verification, result: VerificationResult) -> Sequence[Problem]:
         return [problem for checked in action.members for problem in find_number_problems(action, checked, result, fails=True)]

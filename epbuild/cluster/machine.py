@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct, ValidationError, field
 
 from epbuild.actions.action_type import KeyInputs
@@ -33,7 +32,7 @@ from epbuild.engine.events import Progress, StepStarted
 from epbuild.engine.leases import WaitLine
 from epbuild.plan.key import compute_action_key
 from epbuild.plan.remote_record import COMPILE
-from epbuild.plan.result import ActionResult, open_action_records
+from epbuild.plan.result import ActionResult, make_action_record, open_action_records
 from epbuild.plan.steps import Action
 from epbuild.remote.cache import NotFetched, RemoteCache
 from epbuild.remote.envelope import RemoteRecord
@@ -113,7 +112,7 @@ class Machine(Struct, frozen=True):
                         is_unfit = self._is_unfit(action, environment, cancelled)
                         outcome: Outcome = "unable" if is_unfit or isinstance(error, EnvironmentFailure) else "failed"
                         return MachineReply.failure(outcome, self.name, error, log=log, is_unfit=is_unfit)
-                record = {"document": document, "result": msgspec.to_builtins(result)}
+                record = make_action_record(document, result)
                 records.put(request.key, record)
             # Published within the lease, so that the next client finds the result.
             if not self.remote.publish(COMPILE, request.key, record, store):

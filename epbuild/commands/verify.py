@@ -129,7 +129,7 @@ def _check_artifact(artifact: ArtifactFolder, check: LiveCheck | None, lines: Pr
 
 
 def _build_live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions) -> LiveCheck:
-    from epbuild.compile.executor import measure_alone
+    from epbuild.compile.alone import compile_alone
     from epbuild.recipe.model import MadeInputs
     from epbuild.session.planning import read_plan
     from epbuild.session.request import Request
@@ -153,7 +153,7 @@ def _build_live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions)
             options.asked,
             options.atol,
             options.rtol,
-            measure_alone,
+            compile_alone,
         ),
     )
 

@@ -6,7 +6,6 @@ could run it.
 
 from __future__ import annotations
 
-import dataclasses
 import filecmp
 import json
 import os
@@ -25,9 +24,9 @@ from epbuild.compile.failure import make_compile_error
 from epbuild.compile.node_log import MARK, VERBOSE, NodeLog
 from epbuild.compile.node_names import prefix_nodes
 from epbuild.core.clone import copy_file
-from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId, VerifyError, escape_controls
+from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError, escape_controls
 from epbuild.core.safepath import resolve_links
-from epbuild.engine.events import OutputOf, StepOutput, StepStarted
+from epbuild.engine.events import StepOutput, StepStarted
 from epbuild.onnxfile.edit.fix_sizes import fix_sizes
 from epbuild.onnxfile.edit.initializers import share_initializers
 from epbuild.onnxfile.read.epcontext import read_compatibility
@@ -39,7 +38,6 @@ from epbuild.plan.member import Member
 from epbuild.plan.request import build_worker_document, compile_document
 from epbuild.plan.result import CompileResult, ContextNode, Measurements, ModelResult
 from epbuild.plan.steps import SessionGroup
-from epbuild.recipe.model import Expectation
 from epbuild.toolchain.diagnosis import FREE_SPACE, extract_last_lines
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
 from epbuild.toolchain.process import Ending, LineHandling
@@ -119,30 +117,6 @@ def build_key_document(group: SessionGroup, execution: Execution) -> dict[str, A
     except OSError as error:
         raise _make_staging_error(group, error) from error
     return compile_document(group, digests, execution.environment.identity(*group.identity_parts))
-
-
-def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> int:
-    """Compile a member of a sharing group alone. Return the total size in bytes of its context binaries and data.
-
-    The size shows how much sharing saves. Progress and problems are reported for the share step. Raises the errors of `execute`.
-    """
-    share, name = group.steps[-1], member.name
-    compile_step = group.steps[group.members.index(member)]
-    alone = replace(group, members=(replace(member, expect=Expectation()),), share=False, steps=(compile_step,))
-    execution.progress.report(StepOutput(share, f"compiling {name} alone to measure the savings from sharing"))
-    try:
-        files = rebuild(
-            alone,
-            build_key_document(alone, execution),
-            dataclasses.replace(execution, progress=OutputOf(execution.progress, share, f"{name} alone: ")),
-        )
-    except EpbuildError as error:
-        problems = (
-            replace(problem, message=f"the model '{name}' could not be compiled alone: {problem.message}", where=StepId(share))
-            for problem in error.problems
-        )
-        raise type(error)(*problems) from error
-    return sum(path.stat().st_size for path in files.values() if path != execution.staging / member.output)
 
 
 def _list_artifacts(models: Sequence[CompiledModel]) -> tuple[str, ...]:

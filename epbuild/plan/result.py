@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from msgspec import UNSET, Struct, UnsetType, ValidationError, field
+from msgspec import UNSET, Struct, UnsetType, ValidationError, field, to_builtins
 
+from epbuild.cache.blobs import BlobStore
 from epbuild.cache.records import ActionRecords
 from epbuild.core.digest import Blob
 from epbuild.core.records import convert
@@ -40,6 +41,9 @@ class ActionResult(Struct, frozen=True):
     def digests(self) -> dict[str, str]:
         """SHA-256 of each artifact, by name."""
         return {name: blob.digest for name, blob in self.artifacts.items()}
+
+
+_R = TypeVar("_R", bound=ActionResult)
 
 
 class ValueType(Struct, frozen=True, omit_defaults=True):
@@ -140,6 +144,11 @@ class CompileResult(ActionResult, frozen=True, dict=True, omit_defaults=True):
     def size(self, names: Iterable[str]) -> int:
         """Return the total bytes of the named artifacts. Count each artifact only once."""
         return sum(self.artifacts[name].size for name in set(names))
+
+    @property
+    def context_bytes(self) -> int:
+        """Total bytes of the context binaries and of the data that they need."""
+        return self.size(name for model in self.models for name in (*model.binaries, *model.data))
 
 
 class PreparedModel(Struct, frozen=True):
@@ -262,6 +271,22 @@ _KINDS: Mapping[str | None, tuple[str, Any, type[ActionResult]]] = {
 def open_action_records(root: Path) -> ActionRecords:
     """Return the action records of the store at `root`."""
     return ActionRecords(root, read_action_record)
+
+
+def make_action_record(document: Mapping[str, Any], result: ActionResult) -> dict[str, Any]:
+    """Return the action record of a result. `document` is the key document of the action."""
+    return {"document": document, "result": to_builtins(result)}
+
+
+def find_result(records: ActionRecords, store: BlobStore, key: str, kind: type[_R]) -> _R | None:
+    """Return the result of an action key, or None if the store lacks the result or any of its blobs.
+
+    `records` are the action records of the store. A result of another type than `kind` counts as missing.
+    """
+    record = records.read(key)
+    result = record[1] if record is not None and isinstance(record[1], kind) else None
+    is_whole = result is not None and all(store.has(blob.digest, blob.size) for blob in result.artifacts.values())
+    return result if is_whole else None
 
 
 def is_action_record(record: Mapping[str, Any]) -> bool:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
@@ -22,7 +21,7 @@ from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Cost, Runnable
 from epbuild.plan.key import compute_action_key, describe_differences
 from epbuild.plan.made import Made
-from epbuild.plan.result import ActionResult
+from epbuild.plan.result import ActionResult, make_action_record
 from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import make_verification_id
 from epbuild.publish.sizes import SharingSaved, compute_savings
@@ -248,7 +247,7 @@ class BuildExecutor:
         self._memory.record_steps([make_step_record(action.id, key, subject.document, msgspec.to_builtins(result))])
         is_new = machine is None and (origin is None or is_finished)  # other machines publish their results themselves
         if self._shared is not None and is_new and self._surveyor.result(action, key) is not None:
-            self._shared.add(key, _make_record(subject, result), more=is_finished)
+            self._shared.add(key, make_action_record(subject.document, result), more=is_finished)
         if outcome == "built":
             measured = Measurement(seconds if machine is None else result.measured.seconds, result.measured.peak_memory)
             self._workspace.record_measurement(get_cost_name(action.id, self._memory), measured)
@@ -366,14 +365,9 @@ class BuildExecutor:
         self._runner.check(action)
 
     def _store_result(self, subject: KeyedAction, result: ActionResult) -> None:
-        self._surveyor.records.put(subject.key, _make_record(subject, result))
+        self._surveyor.records.put(subject.key, make_action_record(subject.document, result))
 
     def _check_expectations(self, action: Action, result: ActionResult) -> None:
         unmet = get_action_type(action).unmet_expectations(action, result)
         if unmet:
             raise VerifyError(*unmet)
-
-
-def _make_record(subject: KeyedAction, result: ActionResult) -> dict[str, Any]:
-    """Return the action record of a result."""
-    return {"document": subject.document, "result": msgspec.to_builtins(result)}

@@ -27,7 +27,7 @@ from epbuild.output.existing import OwnedFiles
 from epbuild.output.tree import OutputTree
 from epbuild.plan.key import compute_action_key, describe_differences
 from epbuild.plan.made import Made
-from epbuild.plan.result import ActionResult
+from epbuild.plan.result import ActionResult, find_result
 from epbuild.plan.steps import Action, Emission, Plan, Step
 from epbuild.plan.verification import is_real_device_needed
 from epbuild.recipe.model import Recipe
@@ -199,10 +199,7 @@ class Surveyor:
 
     def result(self, action: Action, key: str) -> ActionResult | None:
         """Return the result of an action from the store, or None if the store lacks the result or any of its blobs."""
-        record = self.records.read(key)
-        result = record[1] if record is not None and isinstance(record[1], get_action_type(action).result) else None
-        whole = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())
-        return result if whole else None
+        return find_result(self.records, self.store, key, get_action_type(action).result)
 
     def stored(self, found: Survey) -> dict[str, Made]:
         """Return the results in a survey that the store has and that meet the recipe's expectations, by action id."""

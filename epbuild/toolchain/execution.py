@@ -83,10 +83,12 @@ class Execution:
         """Return a context in which adding or removing hard links does not count as a change to the files. Keep the block short."""
         return nullcontext()
 
-    def create_unwatched(self, staging: Path) -> Execution:
-        """Return an execution that does not watch inputs, in the directory `staging`. The execution's log is beside this directory."""
+    def create_inner(self, staging: Path) -> Execution:
+        """Return an execution of another action within this one, in the directory `staging`. Its log is beside this directory."""
         log = staging.with_suffix(".log")
-        return Execution(self.environment, staging, log, self.shown_log, self.store, self.progress, self.cancelled)
+        return _InnerExecution(
+            self.environment, staging, log, self.shown_log, self.store, self.progress, self.cancelled, outer=self
+        )
 
     def run(self, worker: Worker, step: StepId, log: StepLog) -> Ending:
         """Run a worker on the request file in the staging directory until it ends, and return its result.
@@ -115,6 +117,22 @@ class Execution:
         # moved.
         blobs = {file: self.store.put(file, move=file.is_relative_to(folder)) for file in dict.fromkeys(files.values())}
         return Kept({name: blobs[file] for name, file in files.items()}, self.store.put(self.log))
+
+
+@dataclass(frozen=True)
+class _InnerExecution(Execution):
+    """Execution within another execution. It watches the inputs of the outer execution, which keeps its slot."""
+
+    outer: Execution
+
+    def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
+        return self.outer.digests(files)
+
+    def recheck(self) -> None:
+        self.outer.recheck()
+
+    def relinking(self, paths: Sequence[Path]) -> AbstractContextManager[None]:
+        return self.outer.relinking(paths)
 
 
 class ExecutionFactory(Protocol):

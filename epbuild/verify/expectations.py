@@ -136,8 +136,7 @@ def measure_shared_bytes(group: SessionGroup, result: CompileResult) -> SharedBy
     """Return the bytes with and without sharing. None if the recipe sets no ratio or a member has not been measured."""
     if group.min_shared_ratio is None or find_unmeasured(group, result):
         return None
-    names = (name for model in result.models for name in (*model.binaries, *model.data))
-    return SharedBytes(result.size(names), sum(result.alone.values()))
+    return SharedBytes(result.context_bytes, sum(result.alone.values()))
 
 
 def check_shared_bytes(found: SharedBytes, step: str, min_ratio: float) -> list[Problem]:

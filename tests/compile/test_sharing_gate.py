@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from epbuild.cache.collect import Limits
+from epbuild.commands.gc import collect_garbage
 from epbuild.engine.events import StepFailed, StepFinished, StepOutput, StepStarted
 from epbuild.toolchain.process import Ending, WorkerListener
 from tests.support.fake_builds import COMPILES, EMIT_DECODER, SHARE, STEPS, Workshop, source_model
@@ -52,9 +54,14 @@ def share_event(workshop: Workshop) -> StepFinished:
     return event
 
 
-def sizes_alone(workshop: Workshop, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Return the total size of the decoder's binaries in a build without sharing."""
-    other = workshop.checkout(folder, monkeypatch)
+def said(workshop: Workshop) -> list[str]:
+    """Return the output of the share step in the last build."""
+    return [event.text for event in workshop.events if isinstance(event, StepOutput) and event.step == SHARE]
+
+
+def sizes_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return the total size of the decoder's binaries in a build without sharing and with another cache."""
+    other = Workshop(folder, folder.with_name("another cache"), monkeypatch)
     other.write_recipe(("share_weights: true", "share_weights: false"))
     assert other.build().exit_code == 0
     return sum(len(data) for name, data in other.contents().items() if name.endswith(".bin"))
@@ -84,15 +91,40 @@ def test_gate_compiles_each_member_alone_once_without_changing_the_result(
 def test_share_step_reports_the_savings(gated: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     note = share_event(gated).note
     shared = len(gated.contents()["prefill_qnn.bin"])
-    alone = sizes_alone(gated, tmp_path / "un-shared", monkeypatch)
+    alone = sizes_alone(tmp_path / "un-shared", monkeypatch)
     ratio = 1000 * (alone - shared) // alone / 1000
     assert note == f"2 models, sharing saves {alone - shared:,} of {alone:,} bytes (ratio {ratio:.3f})"
 
 
-def test_measured_compiles_are_not_stored(gated: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = Workshop(tmp_path / "plain", tmp_path / "another cache", monkeypatch)
-    plain.build()
-    assert sorted(path.name for path in gated.blobs()) == sorted(path.name for path in plain.blobs())
+def test_only_a_changed_member_is_compiled_alone_again(gated: Workshop) -> None:
+    (gated.folder / "decode.onnx").write_bytes(source_model(7.0))
+    assert gated.build("emit:decoder/*").exit_code == 0
+    assert gated.compiled == ["prefill+decode", "decode"]
+    assert said(gated) == ["restored prefill, which was compiled alone before", MEASURING[1]]
+
+
+def test_a_group_without_sharing_has_the_results_of_members_alone(
+    gated: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gated.write_recipe(("share_weights: true", "share_weights: false"))
+    assert [gated.states()[step] for step in COMPILES] == ["restorable", "restorable"]
+    assert gated.build().exit_code == 0
+    assert gated.compiled == []
+    other = Workshop(tmp_path / "other", tmp_path / "another cache", monkeypatch)
+    other.write_recipe(("share_weights: true", "share_weights: false"))
+    other.build()
+    assert gated.contents() == other.contents()
+    other.write_recipe(gate(0.3))
+    assert other.build().exit_code == 0
+    assert other.compiled == ["prefill+decode"]
+
+
+def test_unused_results_of_members_alone_are_garbage(gated: Workshop) -> None:
+    collect_garbage(gated.cache, Limits(max_age=-1, young=-1))
+    assert gated.states() == CURRENT
+    (gated.folder / "decode.onnx").write_bytes(source_model(7.0))
+    gated.build("emit:decoder/*")
+    assert gated.compiled == ["prefill+decode", "prefill", "decode"]
 
 
 def test_measuring_is_progress_of_the_share_step(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,8 +137,7 @@ def test_measuring_is_progress_of_the_share_step(workshop: Workshop, monkeypatch
     workshop.run_worker = supervise
     workshop.write_recipe(gate(0.3))
     workshop.build()
-    said = [event.text for event in workshop.events if isinstance(event, StepOutput) and event.step == SHARE]
-    assert said == [MEASURING[0], "prefill alone: working hard", MEASURING[1], "decode alone: working hard"]
+    assert said(workshop) == [MEASURING[0], "prefill alone: working hard", MEASURING[1], "decode alone: working hard"]
     begun = [event for event in workshop.events if isinstance(event, StepStarted) and event.step in COMPILES]
     assert [event.doing for event in begun] == ["staging", "compiling"], "measuring does not begin a compile step again"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import onnx
+
 from tests.support.projects import Project, compiled, emitted
 
 EXPECT = "share_weights: true\n    expect: {ep_context_nodes: 1, fallback_nodes: 0"
@@ -49,10 +51,18 @@ def test_sharing_savings_are_enforced_and_measured_once(new_quickstart: Project)
     assert new_quickstart.files() == good
     assert logs == {path: path.stat().st_mtime_ns for path in (new_quickstart.folder / ".epbuild/logs").iterdir()}
 
-    new_quickstart.edit(f"{EXPECT}, shared_bytes: {{min_ratio: 0.3}}", EXPECT.replace("true", "false"))
-    new_quickstart.build("epbuild.yaml", DECODER)
+    gated = f"{EXPECT}, shared_bytes: {{min_ratio: 0.3}}"
+    new_quickstart.edit(gated, EXPECT.replace("true", "false"))
+    assert compiled(new_quickstart.build("epbuild.yaml", DECODER)) == set(), "the members alone are this group's results"
     alone = binaries(new_quickstart)
     assert f"sharing saves {alone - shared:,} of {alone:,} bytes (ratio 0.4" in note(events)
+
+    new_quickstart.edit(EXPECT.replace("true", "false"), gated)
+    place = new_quickstart.folder / "models/tiny-llm/decode.onnx"
+    model = onnx.load(place, load_external_data=False)
+    model.doc_string = "changed"
+    onnx.save(model, place)
+    assert measured(new_quickstart.build("epbuild.yaml", DECODER)) == {text for text in MEASURED if "decode" in text}
 
 
 def test_a_new_sharing_gate_only_measures_and_the_plan_announces_it(quickstart: Project) -> None:

@@ -175,6 +175,10 @@ def test_a_shared_context_is_compared_through_its_unshared_model(built: Project)
         "to compile the model without sharing and compare its outputs, pass --recipe"
         in without["numbers", "decode_ctx.onnx"]["message"]
     )
+    unshared = built.recipe.read_text(encoding="utf-8").replace("share_weights: true", "share_weights: false")
+    (built.folder / "unshared.yaml").write_text(unshared, encoding="utf-8")
+    plan = json.loads(built.epbuild("plan", "unshared.yaml", "compile:decoder/snapdragon-SM8750/*", "--json").stdout)
+    assert [step["state"] for step in plan["steps"]] == ["restorable"] * 2, "the check stored what it compiled"
 
 
 _CRASHING = """

@@ -19,15 +19,15 @@ from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.toolchain.execution import Execution
 from epbuild.verify.live.inputs import BadInputs, NoInputs, load_recipe_samples
 from epbuild.verify.live.judging import make_unjudged_problem
-from epbuild.verify.live.numbers_check import CompileUnshared, MemberResult, NumbersCheck, Subject
+from epbuild.verify.live.numbers_check import CompileAlone, MemberResult, NumbersCheck, Subject, compile_unshared
 from epbuild.verify.live.session import open_target_session
 from epbuild.verify.live.source import RunnableSource, find_other_values
 from epbuild.verify.live.worker import RAISED, LoadFailure, run_models, why_not_real
 
 
-def check_numbers(action: Verification, execution: Execution, compile_unshared: CompileUnshared) -> VerificationResult:
+def check_numbers(action: Verification, execution: Execution, compile_alone: CompileAlone) -> VerificationResult:
     """Run compiled models and their sources, and return the differences between their outputs. Raises EpbuildError and Cancelled."""
-    return _VerificationRun(action, execution, compile_unshared).result()
+    return _VerificationRun(action, execution, compile_alone).result()
 
 
 class _StepLines(Struct, frozen=True):
@@ -46,10 +46,10 @@ class _VerificationRun:
     The run only measures the outputs. The figures are judged later, whenever the state of the step is determined.
     """
 
-    def __init__(self, action: Verification, execution: Execution, compile_unshared: CompileUnshared) -> None:
+    def __init__(self, action: Verification, execution: Execution, compile_alone: CompileAlone) -> None:
         self._action = action
         self._step = StepId(action.id)
-        self._compile_unshared = compile_unshared
+        self._compile_alone = compile_alone
         self._execution = execution
         self._session = open_target_session(action.target, execution.environment, action.custom_ops, action.timeout)
         self._checks: list[NumbersCheck] = []
@@ -98,16 +98,15 @@ class _VerificationRun:
         candidates = [self._make_subject(member, built, files[member.name]) for member in members]
         subjects = [subject for subject in candidates if subject is not None]
 
-        def compile_unshared(subject: Subject, staging: Path) -> Path:
-            member = built.group.member(subject.name)
-            self._compile_unshared(built.group, member, self._execution.create_unwatched(staging))
-            return staging / member.output
+        def compile_subject(subject: Subject, staging: Path) -> Path:
+            member, execution = built.group.member(subject.name), self._execution.create_inner(staging)
+            return compile_unshared(self._compile_alone, built.group, member, execution, self._action.id)
 
         check = NumbersCheck(
             models=files,
             session=self._session.with_sharing(share=True) if built.group.share else self._session,
             scratch=folder,
-            compile_unshared=compile_unshared if built.group.share else None,
+            compile_unshared=compile_subject if built.group.share else None,
             lines=_StepLines(self._execution, self._action.id),
             target=self._action.target.title,
             cancelled=self._execution.cancelled,

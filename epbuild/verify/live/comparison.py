@@ -28,7 +28,7 @@ from epbuild.toolchain.execution import Execution
 from epbuild.verify.findings import Finding, Outcome
 from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, load_recipe_samples, make_samples, read_samples
 from epbuild.verify.live.metrics import Tolerance, get_default_tolerance
-from epbuild.verify.live.numbers_check import CompileUnshared, Measured, MemberResult, NumbersCheck, Subject
+from epbuild.verify.live.numbers_check import CompileAlone, Measured, MemberResult, NumbersCheck, Subject, compile_unshared
 from epbuild.verify.live.source import NoSource, RunnableSource, Sources, WrongSource
 from epbuild.verify.live.verdict import (
     OutputVerdict,
@@ -62,7 +62,7 @@ class OutputComparison(Struct, frozen=True):
 
     Elements are not judged if both `atol` and `rtol` are None.
     """
-    compile_unshared: CompileUnshared | None = None
+    compile_alone: CompileAlone | None = None
     """Function that compiles a model without sharing if a group cannot be loaded. If None, models of such a group are skipped."""
 
     @property
@@ -115,10 +115,10 @@ class NumbersFindings(Struct, frozen=True):
     ) -> Iterator[Finding]:
         """Judge every model, even after a model has failed. `failed` is the failure to load the models, if any."""
         group = self.sources.find_group(self.document, next(iter(models)))
-        compile_unshared = None
-        if self.comparison.compile_unshared is not None and group is not None and group.share:
-            compile_unshared = _UnsharedCompile(self.comparison.compile_unshared, group, self.session.environment)
-        if failed is not None and (compile_unshared is None or not failed.cannot_load):
+        compile_subject = None
+        if self.comparison.compile_alone is not None and group is not None and group.share:
+            compile_subject = _UnsharedCompile(self.comparison.compile_alone, group, self.session.environment)
+        if failed is not None and (compile_subject is None or not failed.cannot_load):
             yield from (_make_finding(name, "skipped", self._explain_not_run(failed, group)) for name in models)
             return
         subjects = []
@@ -129,12 +129,12 @@ class NumbersFindings(Struct, frozen=True):
             else:
                 subjects.append(found)
         if group is not None and not _is_as_compiled(group, self.document):
-            compile_unshared = None
-        if failed is not None and compile_unshared is None:
+            compile_subject = None
+        if failed is not None and compile_subject is None:
             message = "it was not compiled with the options in the recipe; rebuild it"
             yield from (_make_finding(subject.name, "skipped", message) for subject in subjects)
             return
-        check = NumbersCheck(models, self.session, self.scratch, compile_unshared)
+        check = NumbersCheck(models, self.session, self.scratch, compile_subject)
         for result in check.compare(subjects, failed):
             yield self._judge(result)
 
@@ -207,7 +207,7 @@ class NumbersFindings(Struct, frozen=True):
 class _UnsharedCompile(Struct, frozen=True):
     """Function that compiles one member of the recipe's sharing group without sharing."""
 
-    compile: CompileUnshared
+    compile_alone: CompileAlone
     group: SessionGroup
     environment: Environment
 
@@ -221,8 +221,8 @@ class _UnsharedCompile(Struct, frozen=True):
             member = fit_inputs(member.with_files(files), read_header(files.graph))
             group = replace(group, members=tuple(member if item.name == member.name else item for item in group.members))
         log, store = staging.with_suffix(".log"), BlobStore(find_cache_directory())
-        self.compile(group, member, Execution(self.environment, staging, log, "not kept", store, NoProgress(), threading.Event()))
-        return staging / member.output
+        execution = Execution(self.environment, staging, log, "not kept", store, NoProgress(), threading.Event())
+        return compile_unshared(self.compile_alone, group, member, execution, group.id)
 
 
 def _make_finding(model: str, outcome: Outcome, message: str, code: str | None = None) -> Finding:

@@ -9,15 +9,16 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.core.errors import EpbuildError
 from epbuild.core.shown import NO_LINES, ProgressLines
 from epbuild.plan.member import Member
-from epbuild.plan.result import Figures, Loss, Losses
+from epbuild.plan.result import CompileResult, Figures, Loss, Losses
 from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.execution import Execution
 from epbuild.verify.live.inputs import Sample
@@ -34,11 +35,32 @@ if TYPE_CHECKING:
 _BY_RANGE = Tolerance(0, 1)
 
 
-CompileUnshared = Callable[[SessionGroup, Member, Execution], object]
-"""Function that compiles one member of a sharing group without sharing.
+class CompileAlone(Protocol):
+    """Function that returns the result of a sharing group's member without sharing. It compiles the member if the store has no result.
 
-It writes to the execution's staging directory. Raises EpbuildError and Cancelled.
-"""
+    Progress is reported for `step`. `doing` is the progress text of a compile. Raises EpbuildError and Cancelled.
+    """
+
+    def __call__(self, group: SessionGroup, member: Member, execution: Execution, step: str, doing: str, /) -> CompileResult: ...
+
+
+def compile_unshared(compile_alone: CompileAlone, group: SessionGroup, member: Member, execution: Execution, step: str) -> Path:
+    """Write the compiled model of a sharing group's member without sharing to the execution's staging directory. Return its path.
+
+    Raises EpbuildError and Cancelled.
+    """
+    doing = f"compiling {member.name} without sharing, because the sharing group cannot be loaded here"
+
+    def write(folder: Path) -> Path:
+        result = compile_alone(group, member, execution, step, doing)
+        for name, digest in result.digests.items():
+            execution.store.materialize(digest, folder / name)
+        return folder / result.model(member.name).file
+
+    try:
+        return write(execution.staging / "alone")
+    except (MissingBlob, DamagedBlob):  # a damaged blob has been set aside, so the member is compiled again
+        return write(execution.staging / "again")
 
 
 class Subject(Struct, frozen=True):
@@ -204,7 +226,6 @@ class NumbersCheck:
         self, reference: _Reference, shared_failure: LoadFailure, place: Path, compile_unshared: Callable[[Subject, Path], Path]
     ) -> MemberResult:
         name = reference.subject.name
-        self.lines.report(f"compiling {name} without sharing, because the sharing group cannot be loaded here")
         place.mkdir(parents=True)
         self.logs.append(place.with_suffix(".log"))
         try:

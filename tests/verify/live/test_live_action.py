@@ -18,19 +18,20 @@ from epbuild.actions.verifying import Verify
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.digest import Blob
 from epbuild.core.errors import Problem
-from epbuild.engine.events import Warned
+from epbuild.engine.events import StepOutput, Warned
 from epbuild.plan.made import Made
 from epbuild.plan.member import ModelFiles
-from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature, ValueType
+from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature, ValueType, open_action_records
 from epbuild.plan.verification import CheckedMember, Verification, build_verification_document, with_inputs
 from epbuild.recipe.model import VerifyChoice
 from epbuild.recipe.patterns import FileFinder
 from epbuild.report.json.build import plan_document
 from epbuild.report.json.documents import format_json
 from epbuild.toolchain.process import Ending
-from tests.support.fake_builds import HERE, Workshop, sharing_group
+from tests.support.fake_builds import HERE, SHARE, Workshop, sharing_group, source_model
 
 VERIFY = "verify:classifier/plain"
+VERIFY_DECODER = "verify:decoder/npu"
 EMIT = "emit:classifier/plain/directory"
 MODELS = "    models: [classifier]\n"
 SHARED = "    models: [prefill, decode]\n"
@@ -267,6 +268,42 @@ def test_an_unloadable_group_is_compiled_unshared_and_marked(bench: Bench) -> No
     assert bench.compiled == ["prefill+decode", "prefill", "decode"]
     figures = bench.figures("decoder")
     assert [figures[name]["figures"][0]["unshared"] for name in ("prefill", "decode")] == [True, True]
+
+
+def outputs_of(bench: Bench, step: str) -> list[str]:
+    return [event.text for event in bench.events if isinstance(event, StepOutput) and event.step == step]
+
+
+def test_members_that_were_measured_alone_are_not_compiled_again_for_the_check(bench: Bench) -> None:
+    gate = ("expect: {ep_context_nodes: 1, fallback_nodes: 1}", "expect: {fallback_nodes: 1, shared_bytes: {min_ratio: 0.1}}")
+    bench.write_recipe(gate, (SHARED, f"{SHARED}    verify: true\n"))
+    bench.cannot_share = True
+    assert bench.build("*decoder*").exit_code == 0
+    assert bench.compiled == ["prefill+decode", "prefill", "decode"]
+    restored = [f"restored {name}, which was compiled alone before" for name in ("prefill", "decode")]
+    assert [text for text in outputs_of(bench, VERIFY_DECODER) if "running" not in text] == restored
+    (bench.folder / "decode.onnx").write_bytes(source_model(7.0))
+    bench.write_recipe((SHARED, f"{SHARED}    verify: true\n"))
+    assert bench.build("*decoder*").exit_code == 0
+    assert bench.compiled == ["prefill+decode", "decode"]
+    compiling = "compiling decode without sharing, because the sharing group cannot be loaded here"
+    assert [text for text in outputs_of(bench, VERIFY_DECODER) if "running" not in text] == [restored[0], compiling]
+    assert not [text for text in outputs_of(bench, SHARE) if "alone" in text]
+
+
+def test_a_damaged_result_of_a_member_alone_is_compiled_again(bench: Bench) -> None:
+    bench.asks("true", SHARED)
+    bench.cannot_share = True
+    bench.build("*decoder*")
+    records = open_action_records(bench.cache)
+    documents = [records.peek(entry.name) or {} for entry in records.entries()]
+    [prefill] = [found for found in documents if [member["name"] for member in found["document"]["members"]] == ["prefill"]]
+    binary = BlobStore(bench.cache).place(prefill["result"]["artifacts"]["prefill_ctx_qnn.bin"]["digest"])
+    binary.chmod(0o644)
+    binary.write_bytes(b"x" * binary.stat().st_size)
+    bench.asks("{data: {seed: 1}}", SHARED)
+    assert bench.build("*decoder*").exit_code == 0
+    assert bench.compiled == ["prefill"]
 
 
 def test_a_loadable_group_is_run_with_sharing(bench: Bench) -> None:

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 
 from epbuild.catalog.catalog import entry
 from epbuild.catalog.facts import Limitation, Thresholds
-from epbuild.compile.executor import measure_alone
+from epbuild.compile.alone import compile_alone
 from epbuild.core.shown import NO_LINES
 from epbuild.plan.target import PlannedEp
 from epbuild.recipe.model import MadeInputs
@@ -141,7 +141,7 @@ def here(folder: Path, check: LiveCheck) -> LiveCheck:
 
 def compared(folder: Path, **comparison: Any) -> Finding:
     check = LiveCheck(
-        numbers=True, sources=sources(folder), comparison=OutputComparison(**comparison, compile_unshared=measure_alone)
+        numbers=True, sources=sources(folder), comparison=OutputComparison(**comparison, compile_alone=compile_alone)
     )
     return tried(folder, check, names=["decode"])["numbers", "decode"]
 
@@ -173,7 +173,7 @@ def test_a_faulty_model_and_its_sharers_are_never_loaded(folder: Path) -> None:
 def test_a_sharing_group_without_context_nodes_has_nothing_to_load(folder: Path) -> None:
     for name in NAMES:
         write(folder / f"{name}_ctx.onnx", helper.make_node("Relu", ["x"], ["file"]))
-    check = LiveCheck(numbers=True, sources=PlannedSources({}), comparison=OutputComparison(compile_unshared=measure_alone))
+    check = LiveCheck(numbers=True, sources=PlannedSources({}), comparison=OutputComparison(compile_alone=compile_alone))
     assert tried(folder, check, share=True) == {}
 
 
