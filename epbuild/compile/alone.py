@@ -1,7 +1,7 @@
 """Compilation of one member of a sharing group without sharing.
 
-The action is that of an ordinary session group with one model, and so are its key and its record. Its result is therefore compiled only
-once, whether it is needed to measure the savings from sharing, to check numbers, or for a group that does not share weights.
+The key and the record are those of an ordinary session group with one model. So a member is compiled only once, whether its result is
+needed to measure the savings from sharing, to check numbers, or for a group that does not share weights.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ def compile_alone(group: SessionGroup, member: Member, execution: Execution, ste
     name, progress = member.name, execution.progress
     compile_step = group.steps[group.members.index(member)]
     alone = replace(group, members=(member,), share=False, steps=(compile_step,))
-    inner = dataclasses.replace(execution, progress=OutputOf(progress, step, f"{name} alone: "))
     records = open_action_records(execution.store.root)
     try:
         document = build_key_document(alone, execution)
@@ -44,7 +43,9 @@ def compile_alone(group: SessionGroup, member: Member, execution: Execution, ste
                 progress.report(StepOutput(step, f"restored {name}, which was compiled alone before"))
                 return found
             progress.report(StepOutput(step, doing))
-            result = execute(alone, document, inner)
+            result = execute(
+                alone, document, dataclasses.replace(execution, progress=OutputOf(progress, step, f"{name} alone: "))
+            )
             _check_unchanged(alone, document, execution)
             records.put(key, make_action_record(document, result))
             return result
