@@ -31,7 +31,7 @@ class Prepare(ActionType[Preparation, PreparationResult]):
     result = PreparationResult
 
     def unknown_inputs(self, action: Preparation) -> Sequence[str]:
-        if action.after is None and action.source is None:
+        if action.after is None and action.source is None and not action.is_make:
             return [f"the model '{action.model.name}' has not been fetched yet"]
         return []
 

@@ -13,7 +13,9 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.core.errors import Problem
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.wire import MalformedModel
-from epbuild.plan.made import Made
+from epbuild.plan.made import Made, list_prepared_files
+from epbuild.plan.member import ModelFiles
+from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import VerificationResult
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.verification import CheckedMember, Verification, build_verification_document
@@ -35,7 +37,9 @@ class Verify(ActionType[Verification, VerificationResult]):
 
     def resolve_inputs(self, action: Verification, needed: Sequence[Made], store: BlobStore) -> Verification:
         action = dataclasses.replace(action, compiled=tuple(made for made in needed if isinstance(made.action, SessionGroup)))
-        return dataclasses.replace(action, members=tuple(_select_reference(action, checked) for checked in action.members))
+        made = {item.action.id: list_prepared_files(item, store) for item in needed if isinstance(item.action, Preparation)}
+        members = (_select_reference(action, _add_made_source(checked, made)) for checked in action.members)
+        return dataclasses.replace(action, members=tuple(members))
 
     def key_document(self, action: Verification, inputs: KeyInputs) -> dict[str, Any]:
         return build_verification_document(action, inputs.digests, inputs.toolchain)
@@ -63,6 +67,13 @@ class Verify(ActionType[Verification, VerificationResult]):
 
     def step_ends(self, action: Verification, result: VerificationResult) -> Iterator[StepEnd]:
         yield StepEnd(action.id, None, format_note(result))
+
+
+def _add_made_source(checked: CheckedMember, made: Mapping[str, ModelFiles]) -> CheckedMember:
+    """Return the member with the files of its source model, if a step makes the source model. `made` has the files by step."""
+    if checked.member is None or checked.maker is None:
+        return checked
+    return replace(checked, member=replace(checked.member, original=made[checked.maker]))
 
 
 def _select_reference(action: Verification, checked: CheckedMember) -> CheckedMember:

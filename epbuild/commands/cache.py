@@ -208,7 +208,7 @@ class _Origins:
 def _describe_origin(document: Mapping[str, Any]) -> str:
     """Describe the result of an unknown step by the inputs in its key document."""
     if document.get("kind") == "prepare":
-        return f"prepared from {', '.join(document['source'])}"
+        return f"prepared from {', '.join(document['source'])}" if document["source"] else "made by a command"
     return f"compiled from {', '.join(member['name'] for member in document['members'])}"
 
 

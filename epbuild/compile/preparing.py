@@ -73,7 +73,8 @@ def _prepare(preparation: Preparation, execution: Execution) -> tuple[ModelHeade
     execution.release_slot()
     header = _check_prepared(preparation, execution, ending)
     execution.recheck()
-    shutil.rmtree(execution.staging / "in")
+    if not preparation.is_make:
+        shutil.rmtree(execution.staging / "in")
     return header, ending
 
 
@@ -90,15 +91,8 @@ def _check_packages(preparation: Preparation, execution: Execution) -> None:
 
 def _stage(preparation: Preparation, execution: Execution) -> None:
     """Copy all files that the preparation reads, so that it never writes to a user's file."""
-    staging, source = execution.staging, preparation.source
-    if source is None:
-        raise TypeError(preparation.id)
-    folder = preparation.input.rpartition("/")[0]
-    files = {
-        preparation.input: source.graph,
-        **{f"{folder}/{location}": path for location, path in source.external.items()},
-        **preparation.staged,
-    }
+    staging = execution.staging
+    files = {**({} if preparation.is_make else _list_source_files(preparation)), **preparation.staged}
     try:
         (staging / "out").mkdir()
         for parent in {(staging / name).parent for name in files}:
@@ -122,6 +116,15 @@ def _stage(preparation: Preparation, execution: Execution) -> None:
         message = f"the files of the preparation could not be staged: {error.strerror or error}"
         hint = "Check the space and the permissions of the recipe's folder."
         raise EnvironmentFailure(Problem("EPB451", message, StepId(preparation.id), hint)) from error
+
+
+def _list_source_files(preparation: Preparation) -> dict[str, Path]:
+    """Return the files of the model that a preparation reads, by their paths in the staging directory."""
+    source, folder = preparation.source, preparation.input.rpartition("/")[0]
+    if source is None:
+        raise TypeError(preparation.id)
+    external = {f"{folder}/{location}": path for location, path in source.external.items()}
+    return {preparation.input: source.graph, **external}
 
 
 def _build_request(preparation: Preparation, execution: Execution) -> dict[str, Any]:

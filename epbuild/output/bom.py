@@ -183,7 +183,7 @@ def _describe_other(file: FileEntry) -> dict[str, Any]:
 def _describe_sources(materials: Materials) -> Iterator[dict[str, Any]]:
     models = materials.models.values()
     for model in models:
-        facts = _describe_properties({("path", model.graph.name)})
+        facts = _describe_properties({("made-by", model.maker) if model.maker else ("path", model.graph.name)})
         ref = f"model:{model.name}"
         yield {**_describe_input_file(model.graph), "type": _MODEL, "bom-ref": ref, "name": model.name, "properties": facts}
     for file in {file for model in models for file in model.data}:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Emission
 from epbuild.recipe.address import BadAddress, PackageAddress, parse_address, resolve_beside
-from epbuild.recipe.model import Recipe
+from epbuild.recipe.model import ModelSpec, Recipe
 
 # Characters other than letters and digits that a URI may contain unquoted: https://www.rfc-editor.org/rfc/rfc3986, sections 2.1 to 2.3.
 _URI = "%:/?#[]@!$&'()*+,;="
@@ -39,6 +39,8 @@ class SourceMaterial(Struct, frozen=True, order=True):
     name: str
     graph: InputFile
     data: tuple[InputFile, ...]
+    maker: str = ""
+    """Id of the step that makes the model. Empty if the model is a user's file."""
 
 
 class Distribution(Struct, frozen=True, order=True):
@@ -162,6 +164,15 @@ def describe_recipe_file(path: Path, directory: Path, sha256: str) -> InputFile:
     return InputFile(name, sha256)
 
 
+def name_source(model: ModelSpec) -> str:
+    """Return the name or URI of a model's source. A model that a command makes is named after the model in the recipe."""
+    return get_source_name(_get_path(model))
+
+
+def _get_path(model: ModelSpec) -> str:
+    return model.origin.path if model.origin.make is None else f"{model.origin.name}.onnx"
+
+
 def get_source_name(path: str) -> str:
     """Return the name or URI of the source model that a recipe gives as `path`. It contains no secrets or paths of this machine."""
     file = _describe_source(path, None, "")
@@ -185,11 +196,12 @@ def _list_models(built: Made) -> Iterator[SourceMaterial]:
         # A prepared model is listed as its source in the recipe.
         prepared = built.prepared(member.name)
         source = prepared[0].source if prepared else listed
-        path, folder = member.model.origin.path, member.data_folder
+        path, folder = _get_path(member.model), member.data_folder
         # Use a file in that folder, so that the data is found beside it.
         beside = path if folder is None else posixpath.join(folder, "graph")
         data = (_describe_source(beside, location, digest) for location, digest in source["external"].items())
-        yield SourceMaterial(member.model.name, _describe_source(path, None, source["graph"]), tuple(sorted(data)))
+        graph = _describe_source(path, None, source["graph"])
+        yield SourceMaterial(member.model.name, graph, tuple(sorted(data)), member.maker or "")
 
 
 def _describe_source(path: str, location: str | None, sha256: str) -> InputFile:

@@ -115,9 +115,10 @@ def _describe_build(built: Made, materials: Materials) -> dict[str, Any]:
 
 
 def _describe_member(member: Mapping[str, Any], model: str, materials: Materials) -> dict[str, Any]:
-    graph = materials.models[model].graph
+    source = materials.models[model]
+    name = None if source.maker else source.graph.uri or source.graph.name
     settings = {**{name: member.get(name) for name in _MEMBER}, "compile": _drop_empty(member["compile"])}
-    return _drop_empty({"name": member["name"], "source": graph.uri or graph.name, **settings})
+    return _drop_empty({"name": member["name"], "source": name, **settings})
 
 
 def _describe_ep(ep: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def _drop_empty(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list_dependencies(materials: Materials) -> Iterator[dict[str, Any]]:
-    models = materials.models.values()
+    models = [model for model in materials.models.values() if not model.maker]
     kinds: dict[str, Iterable[InputFile]] = {
         "recipe": materials.recipe.files,
         "model": (model.graph for model in models),

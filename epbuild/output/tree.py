@@ -20,7 +20,7 @@ from epbuild.core.digest import Blob
 from epbuild.core.errors import StepId
 from epbuild.output.bom import BomModel, build_bill, list_base_models, list_compiled_models
 from epbuild.output.files import MergedHeader, OutputDocument, OutputFile
-from epbuild.output.materials import OutputInputs, get_source_name, list_recipe_files
+from epbuild.output.materials import OutputInputs, get_source_name, list_recipe_files, name_source
 from epbuild.output.package import ModelPackage
 from epbuild.output.parts import (
     Arrangement,
@@ -248,7 +248,7 @@ def _describe_names(item: Made) -> dict[str, Any]:
     renamed = {member.name: member.model.name for member in group.members if member.name != member.model.name}
     return {
         "toolchain": group.target.toolchain.name,
-        "models": {member.name: get_source_name(member.model.origin.path) for member in group.members},
+        "models": {member.name: name_source(member.model) for member in group.members},
         **({"data folders": folders} if folders else {}),
         **({"renamed": renamed} if renamed else {}),
     }

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.plan.member import ModelFiles
-from epbuild.plan.result import ActionResult, CompileResult, PreparationResult
+from epbuild.plan.preparing import Preparation
+from epbuild.plan.result import ActionResult, CompileResult, PreparationResult, PreparedModel
 from epbuild.plan.steps import Action, SessionGroup
 
 
@@ -50,39 +51,59 @@ class Made(Struct, frozen=True):
 
     @property
     def source(self) -> Mapping[str, Any]:
-        """Digests of the files of a preparation's source model, and the sizes that the recipe sets for the model's inputs."""
+        """Digests of the files of a preparation's source model, and the sizes that the recipe sets for the model's inputs.
+
+        The source model of `make` is its result.
+        """
         source: Mapping[str, Any]
+        if self.makes_source:
+            model, digests = self.prepared_model, self.result.digests
+            return {"graph": digests[model.file], "external": {location: digests[location] for location in model.external}}
         [source] = self.document["source"].values()
         return source
+
+    @property
+    def makes_source(self) -> bool:
+        """True for the result of `make`."""
+        return isinstance(self.action, Preparation) and self.action.is_make
+
+    @property
+    def prepared_model(self) -> PreparedModel:
+        """Model that a preparation wrote. Raises TypeError if the action has another type."""
+        if not isinstance(self.result, PreparationResult):
+            raise TypeError(f"{self.action.id} is not a preparation")
+        return self.result.model
 
 
 def list_prepared_files(made: Made, store: BlobStore) -> ModelFiles:
     """Return the store paths of the files of a prepared model. The files may no longer be in the store."""
-    result = made.result
-    if not isinstance(result, PreparationResult):
-        raise TypeError(f"{made.action.id} is not a preparation")
-    model = result.model
+    model, result = made.prepared_model, made.result
     places = {name: store.place(result.artifacts[name].digest) for name in result.names}
     external = {location: places[location] for location in model.external}
     return ModelFiles(places[model.file], external, frozenset(model.subgraph_data))
 
 
 def describe_preparations(made: Sequence[Made]) -> dict[str, Any]:
-    """Return the manifest entry of a model's preparations: the source model, and the settings of each preparation in order."""
+    """Return the manifest entry of a model's preparations: the source model, and the settings of each preparation in order.
+
+    If a command makes the source model, the entry contains the command and its files.
+    """
     if not made:
         return {}
-    source = made[0].source
+    source, first = made[0].source, made[0].document
+    maker = {"made": {"command": first["prepare"]["command"], "files": first["staged"]}} if made[0].makes_source else {}
     # Keep the recipe's settings, without staged names and derived settings.
     kept = ("kind", "command", "options")
     return {
         "prepared": {
-            "from": {"sha256": source["graph"], "external_data": source["external"], **_describe_sizes(source)},
+            "from": {"sha256": source["graph"], "external_data": source["external"], **_describe_sizes(source), **maker},
             "by": [
                 {
                     **{name: value for name, value in item.document["prepare"].items() if name in kept},
                     **(_describe_sizes(item.source) if number else {}),
                 }
                 for number, item in enumerate(made)
+                if not item.makes_source
             ],
         }
     }

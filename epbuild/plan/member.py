@@ -50,8 +50,10 @@ class Member(Struct, frozen=True):
     """Position in the recipe at which the group lists the model."""
     prepared: str | None = None
     """Id of the last preparation, whose result is compiled. None if the model is compiled unchanged."""
+    maker: str | None = None
+    """Id of the step that makes the original model. None if the original model is a user's file."""
     original: ModelFiles | None = None
-    """Files of the user's model before any preparation. None while the files are unknown."""
+    """Files of the model before any preparation. None while the files are unknown."""
 
     def with_files(self, files: ModelFiles) -> Member:
         """Return a copy of the member that is compiled from `files`."""

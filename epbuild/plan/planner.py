@@ -28,7 +28,7 @@ from epbuild.plan.outputs import (
     resolve_output_path,
 )
 from epbuild.plan.pipeline import plan_genai
-from epbuild.plan.preparing import Preparation, plan_preparations, with_files
+from epbuild.plan.preparing import Preparation, get_maker, plan_preparations, with_files
 from epbuild.plan.selection import NOWHERE, Places, select_steps
 from epbuild.plan.shapes import find_input_problems, find_shape_warnings, fit_inputs
 from epbuild.plan.source_problems import find_data_name_problems, find_source_problems
@@ -85,7 +85,7 @@ def check_partial_recipe(recipe: Recipe) -> list[Problem]:
     for group in recipe.groups.values():
         work.check_group(group)
     for model in recipe.models.values():
-        if model.parent is not None:
+        if model.make is not None or model.parent is not None:
             continue
         try:
             find_source(model, recipe.directory, lambda model: None)
@@ -346,6 +346,7 @@ class _Work:
                 input_shapes={**(model.input_shapes if not model.prepare else {}), **member.input_shapes},
                 where=member.model.where,
                 prepared=self.prepared.get(model.name),
+                maker=get_maker(model),
             )
         return self.members[key]
 
@@ -356,9 +357,11 @@ class _Work:
         }
         wanted |= {item.model.origin.name for ident, item in self.preparations.items() if ident in actions}
         found: dict[str, SourceModel] = {}
-        for name in (name for name in self.recipe.models if name in wanted):
+        for name, model in self.recipe.models.items():
+            if name not in wanted or model.make is not None:
+                continue
             try:
-                source = find_source(self.recipe.models[name], self.recipe.directory, locate, self.memo)
+                source = find_source(model, self.recipe.directory, locate, self.memo)
             except PlanError as error:
                 self.problems += error.problems
             else:

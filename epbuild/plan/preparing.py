@@ -1,4 +1,4 @@
-"""Preparations of models: one action for each entry of `prepare`.
+"""Preparations of models: one action for each entry of `prepare`, and one for `make`.
 
     prepare:det/1-infer_shapes ── prepare:det/2-quantize ─┬─ compile:vision/phone/det ── …
                                                           └─ compile:vision/tablet/det ── …
@@ -49,11 +49,11 @@ _MAX_WORD_LENGTH = 1000
 
 
 class Preparation(Struct, frozen=True):
-    """One entry of a model's `prepare`, as an action."""
+    """One entry of a model's `prepare`, or its `make`, as an action."""
 
     model: ModelSpec
     number: int
-    """Number of the entry, from 1."""
+    """Number of the entry, from 1. The number of `make` is 0."""
     kind: str
     where: Position
     toolchain: ToolchainSpec
@@ -74,7 +74,7 @@ class Preparation(Struct, frozen=True):
     after: str | None = None
     """Id of the preceding preparation, whose result this one reads. None for the first preparation, which reads the source model."""
     source: ModelFiles | None = None
-    """Files of the model that the preparation reads. None while the files are unknown."""
+    """Files of the model that the preparation reads. None while the files are unknown, and for `make`, which reads no model."""
     inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
     """New shapes of the inputs that the model's `input_shapes` lists. The staged model has these shapes."""
 
@@ -89,7 +89,12 @@ class Preparation(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        return f"prepare:{self.model.name}/{self.number}-{self.kind}"
+        return make_step_id(self.model.name, self.number, self.kind)
+
+    @property
+    def is_make(self) -> bool:
+        """True if the preparation makes the source model, so that it reads no model."""
+        return self.number == 0
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -123,7 +128,7 @@ class Preparation(Struct, frozen=True):
 
     @property
     def step(self) -> PrepareStep:
-        return self.model.prepare[self.number - 1]
+        return self.model.commands[self.number if self.model.make is not None else self.number - 1]
 
     @property
     def script(self) -> Path | None:
@@ -137,6 +142,15 @@ class Preparation(Struct, frozen=True):
         return " ".join(words) if self.kind == RUN else self.kind
 
 
+def make_step_id(model: str, number: int, kind: str) -> str:
+    return f"prepare:{model}/{number}-{kind}" if number else f"prepare:{model}/make"
+
+
+def get_maker(model: ModelSpec) -> str | None:
+    """Return the id of the step that makes a model's source, or None if the source is a user's file."""
+    return None if model.origin.make is None else make_step_id(model.origin.name, 0, RUN)
+
+
 def plan_preparations(
     model: ModelSpec, toolchains: Mapping[str, ToolchainSpec], after: str | None, problems: list[Problem]
 ) -> tuple[Preparation, ...]:
@@ -145,7 +159,7 @@ def plan_preparations(
     The first preparation reads the result of the preparation `after`, or else the source model.
     """
     found: list[Preparation] = []
-    for number, step in enumerate(model.prepare, 1):
+    for number, step in enumerate(model.commands, 0 if model.make is not None else 1):
         toolchain = toolchains.get(step.toolchain.name)
         if toolchain is None:
             continue  # the reader of the recipe reports a missing toolchain
@@ -206,11 +220,16 @@ def catalog_settings(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_command_problems(preparation: Preparation, step: PrepareStep) -> Iterator[Problem]:
-    for name, what in (("in", "to read"), ("out", "to write")):
+    names = {"out": "to write"} if preparation.is_make else {"in": "to read", "out": "to write"}
+    example = ", ".join(f'"${{{name}}}"' for name in names)
+    for name, what in names.items():
         if not any(f"${{{name}}}" in str(word.value) for word in step.command):
             message = f"the command of '{preparation.id}' does not use ${{{name}}}, the model {what}"
-            hint = 'Pass it to the program, as in `run: [python, x.py, "${in}", "${out}"]`.'
-            yield Problem("EPB270", message, step.where, hint)
+            yield Problem("EPB270", message, step.where, f"Pass it to the program, as in `run: [python, x.py, {example}]`.")
+    for word in step.command:
+        if preparation.is_make and "${in}" in str(word.value):
+            message = f"the command of '{preparation.id}' uses ${{in}}, but there is no model to read before 'make'"
+            yield Problem("EPB270", message, word.where, "Pass only ${out} to the program.")
 
 
 def _find_option_problems(step: PrepareStep, toolchain: ToolchainSpec) -> list[Problem]:
@@ -309,9 +328,6 @@ def build_preparation_document(
     `digests` maps the preparation's files to their SHA-256. `toolchain` is the fingerprint of its toolchain. Raises TypeError while
     the files of its model are unknown.
     """
-    source = preparation.source
-    if source is None:
-        raise TypeError(f"the files of {preparation.id} have not been located")
     script = preparation.script
     asked = {
         "command": list(preparation.command),
@@ -323,18 +339,23 @@ def build_preparation_document(
         "format": _FORMAT,
         "contract": _CONTRACT,
         "kind": "prepare",
-        "source": {
-            preparation.model.name: {
-                "graph": digests[source.graph],
-                "external": {location: digests[path] for location, path in source.external.items()},
-                **({"inputs": {name: list(shape) for name, shape in preparation.inputs.items()}} if preparation.inputs else {}),
-            }
-        },
+        "source": {} if preparation.is_make else {preparation.model.name: _describe_source(preparation, digests)},
         "prepare": {"kind": preparation.kind, **{name: value for name, value in asked.items() if value}},
         "staged": {name: digests[path] for name, path in preparation.staged.items()},
         "environment": dict(preparation.environment),
         **({"script": _hash_scripts(script)} if script is not None else {}),
         "toolchain": toolchain,
+    }
+
+
+def _describe_source(preparation: Preparation, digests: Mapping[Path, str]) -> dict[str, Any]:
+    source = preparation.source
+    if source is None:
+        raise TypeError(f"the files of {preparation.id} have not been located")
+    return {
+        "graph": digests[source.graph],
+        "external": {location: digests[path] for location, path in source.external.items()},
+        **({"inputs": {name: list(shape) for name, shape in preparation.inputs.items()}} if preparation.inputs else {}),
     }
 
 

@@ -52,6 +52,8 @@ class CheckedMember(Struct, frozen=True):
     """Reference of the comparison. It may change from `source` to `prepared` once the prepared model is known."""
     prepared: str | None = None
     """Id of the preparation whose result the session group compiles. None if the model is not prepared."""
+    maker: str | None = None
+    """Id of the step that makes the source model. None if the source model is a user's file, or is not the reference."""
 
     @property
     def source(self) -> ModelFiles | None:
@@ -113,7 +115,8 @@ class Verification(InTarget):
     @property
     def needs(self) -> tuple[str, ...]:
         # Preparations are listed first, because a session group that runs again reads their new results.
-        return tuple(dict.fromkeys((*(member.prepared for member in self.members if member.prepared), *self.sessions)))
+        prepared = (step for member in self.members for step in (member.maker, member.prepared) if step is not None)
+        return tuple(dict.fromkeys((*prepared, *self.sessions)))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -158,7 +161,13 @@ def plan_verification(sessions: Sequence[SessionGroup], choices: Mapping[str, Ve
     `choices` has the settings by member.
     """
     checked = [
-        CheckedMember(member.name, session.id, choice, prepared=member.prepared)
+        CheckedMember(
+            member.name,
+            session.id,
+            choice,
+            prepared=member.prepared,
+            maker=None if choice.reference == "prepared" else member.maker,
+        )
         for session in sessions
         for member in session.members
         if (choice := choose_check(member, choices.get(member.name))) is not None

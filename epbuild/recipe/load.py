@@ -216,7 +216,7 @@ class _Assembler:
             node, _ = self._resolve_definition(("models", name), entry.node, names, models.LATER)
             if node is not None:
                 model = read_model(name, entry.name_where, self._root.expand_shorthand(node, "path"))
-                for step in model.prepare:
+                for step in model.commands:
                     self._check_reference(step.toolchain, "toolchain", "toolchains")
                 if model.parent is not None:
                     self._check_reference(model.parent, "model", "models")

@@ -119,7 +119,7 @@ class VerifyChoice(Struct, frozen=True):
 
 
 class PrepareStep(NamedTuple):
-    """Entry of a model's `prepare`: a user's program (`run`) or a built-in preparation. The step runs in `toolchain`."""
+    """Entry of a model's `prepare`, or its `make`: a user's program (`run`) or a built-in preparation. The step runs in `toolchain`."""
 
     kind: str
     where: Position
@@ -140,14 +140,14 @@ class PrepareStep(NamedTuple):
 class ModelSpec(Struct, frozen=True):
     """Source model. Its `path` is a path relative to the recipe, `package:<package>/<file>`, or the address of a remote file.
 
-    A model with a `parent` has an empty path. Its file is the file of its `origin`.
+    A model with a `parent`, or one that a command makes, has an empty path. The source of a model with a parent is that of its `origin`.
     """
 
     name: str
     where: Position
     path: str
     path_where: Position
-    """Position of the source: the value of `path` or `from`."""
+    """Position of the source: the value of `path`, `make` or `from`."""
     sha256: str | None = None
     data_sha256: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each external data file of a remote model, by its location in the graph."""
@@ -168,6 +168,8 @@ class ModelSpec(Struct, frozen=True):
     """Numerical check in all groups that contain the model. Groups may override the settings."""
     prepare: tuple[PrepareStep, ...] = ()
     """Preparations to run before the model is compiled, in order."""
+    make: PrepareStep | None = None
+    """Command that writes the model's file, before the first preparation."""
     parent: Reference | None = None
     """Model whose last preparation the preparations of this model continue."""
     root: ModelSpec | None = None
@@ -175,8 +177,13 @@ class ModelSpec(Struct, frozen=True):
 
     @property
     def origin(self) -> ModelSpec:
-        """Model that names the file: the first ancestor, or the model itself."""
+        """Model with the source: the first ancestor, or the model itself."""
         return self.root or self
+
+    @property
+    def commands(self) -> tuple[PrepareStep, ...]:
+        """The command that makes the model, if any, and the preparations, in order."""
+        return self.prepare if self.make is None else (self.make, *self.prepare)
 
     @property
     def is_remote(self) -> bool:

@@ -15,6 +15,8 @@ from epbuild.recipe.nodes import MappingNode, Node, Scalar, ScalarNode, Sequence
 from epbuild.recipe.paths import find_package_file, is_remote
 from epbuild.recipe.problems import WRONG_VALUE
 
+SOURCES: Final = ("path", "make", "from")
+"""Keys of a model's source. Each model has one of them."""
 RUN: Final = "run"
 REWRITE: Final = "rewrite"
 BUILT_IN: Final = ("quantize", "float16", "simplify", "infer_shapes", "opset", "cut", REWRITE)
@@ -25,8 +27,8 @@ LATER: Final = {RUN: ("in", "out", "model")}
 
 def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
     """Read the definition of a model, and report problems of its path."""
-    path, path_where, sha256 = fields.text("path") or "", fields.where_of("path"), fields.text("sha256")
-    parent = fields.reference("from") if "from" in fields.entries else None
+    path, sha256 = fields.text("path") or "", fields.text("sha256")
+    path_where = fields.where_of(next((key for key in SOURCES if key in fields.entries), "path"))
     folder = fields.path("external_data")
     if is_remote(path):
         problem = find_address_problem(path, path_where, pinned=sha256 is not None)
@@ -43,7 +45,7 @@ def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
         name=name,
         where=where,
         path=path,
-        path_where=path_where if parent is None else parent.where,
+        path_where=path_where,
         sha256=sha256.lower() if sha256 else None,
         data_sha256={file: (pins.text(file) or "").lower() for file in pins.entries},
         input_shapes=fields.shapes("input_shapes"),
@@ -53,14 +55,15 @@ def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
         external_data=folder,
         verify=read_verify(fields),
         prepare=tuple(_read_preparation(fields.of(item)) for item in fields.items("prepare")),
-        parent=parent,
+        make=_read_preparation(fields.mapping("make")) if "make" in fields.entries else None,
+        parent=fields.reference("from") if "from" in fields.entries else None,
     )
 
 
 def link_to_origins(models: Mapping[str, ModelSpec], problems: list[Problem]) -> dict[str, ModelSpec]:
     """Return the models, each with a parent linked to its first ancestor. Add a problem for each cycle to `problems`.
 
-    A child of an unprepared file also gets the input shapes of the file.
+    A child of an unprepared model also gets the model's input shapes.
     """
     roots: dict[str, ModelSpec | None] = {name: model for name, model in models.items() if model.parent is None}
     for model in models.values():
@@ -85,7 +88,7 @@ def _link(model: ModelSpec, root: ModelSpec | None) -> ModelSpec:
 def _make_cycle_problem(names: Sequence[str], first: ModelSpec) -> Problem:
     cycle = " -> ".join([*names, names[0]])
     message = f"the model '{first.name}' is made from itself: {cycle}"
-    return Problem(WRONG_VALUE, message, first.path_where, "Set 'path' of one of these models instead of 'from'.")
+    return Problem(WRONG_VALUE, message, first.path_where, "Set 'path' or 'make' of one of these models instead of 'from'.")
 
 
 def _read_preparation(fields: MappingReader) -> PrepareStep:

@@ -1,4 +1,4 @@
-"""Models that are made of other models: the parent is prepared once, and each child continues with the result."""
+"""Models that commands make, and models that are made of other models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from epbuild.core.schemas import read_schema
-from tests.compile.test_preparing import Preparer
+from tests.compile.test_preparing import Preparer, leave_external_data, leave_nothing
 from tests.support.fake_builds import RECIPE, source_model
 from tests.support.recipe_texts import changed
 
@@ -27,6 +27,9 @@ FROM_LLM = """\
 groups:
   pair: {models: [first, second], targets: [npu], expect: {fallback_nodes: any}}
 """
+LLM_PREPARED = '{path: prefill.onnx, prepare: [{run: [python, fold.py, "${in}", "${out}"], files: [fold.py], toolchain: tools}]}'
+LLM_MADE = '{make: {run: [python, fold.py, "${out}"], files: [fold.py, checkpoint], toolchain: tools}}'
+MAKE = "prepare:llm/make"
 LLM, FIRST, SECOND = "prepare:llm/1-run", "prepare:first/1-run", "prepare:second/1-run"
 MODELS = "models: {prefill: prefill.onnx, decode: decode.onnx, classifier: classifier.onnx}\n"
 
@@ -70,6 +73,70 @@ def test_a_changed_script_rebuilds_its_descendants_only(
     workshop.write(script, "print(2)\n")
     found = workshop.build_all()
     assert (sorted(found[0]), sorted(found[1])) == (sorted(prepared), compiled)
+
+
+@pytest.fixture
+def made(workshop: Maker) -> Maker:
+    """Return the checkout with a parent that a command makes and that is not prepared further."""
+    workshop.change_recipe(LLM_PREPARED, LLM_MADE)
+    workshop.write("checkpoint/0.bin", "0")
+    return workshop
+
+
+def test_a_made_model_is_made_once_from_its_files(made: Maker) -> None:
+    prepared, compiled = made.build_all()
+    assert (prepared[0], sorted(prepared[1:]), sorted(compiled)) == ("fold.py", ["add.py", "cut.py"], ["first", "second"])
+    assert made.seen[0] == ["files/checkpoint/0.bin", "files/fold.py", "request.json"]
+    assert made.record(MAKE).key_document["source"] == {}
+    assert made.build_all() == ([], [])
+
+
+def test_only_changes_with_effect_make_a_model_again(made: Maker) -> None:
+    made.build_all()
+    made.write("fold.py", "# a comment\n")
+    assert made.reasons(MAKE)[0].startswith("fold.py changed: ")
+    assert made.build_all() == (["fold.py"], [])
+    made.write("checkpoint/1.bin", "1")
+    found = made.build_all()
+    assert (sorted(found[0]), sorted(found[1])) == (["add.py", "cut.py", "fold.py"], ["first", "second"])
+    made.write("cut.py", "print(2)\n")
+    assert made.build_all() == (["cut.py"], ["second"])
+
+
+def test_records_name_the_command_and_its_files(made: Maker) -> None:
+    made.build_all()
+    manifest, statement, bill = map(made.document, ("manifest.json", "provenance.intoto.json", "bom.cdx.json"))
+    jsonschema.validate(manifest, read_schema("manifest"))
+    digest = made.record(MAKE).result["artifacts"]["llm.onnx"]["digest"]
+    source = manifest["models"][0]["source"]["prepared"]
+    assert source["from"] == {
+        "sha256": digest,
+        "external_data": {},
+        "made": {"command": ["python", "files/fold.py", "out/llm.onnx"], "files": made.record(MAKE).key_document["staged"]},
+    }
+    assert [step["command"][1] for step in source["by"]] == ["files/add.py"]
+    definition = statement["predicate"]["buildDefinition"]
+    kinds = {item["name"]: item["annotations"]["kind"] for item in definition["resolvedDependencies"]}
+    assert (kinds["fold.py"], kinds["checkpoint/0.bin"]) == ("preparation-file", "preparation-file")
+    assert "model" not in kinds.values()
+    assert definition["externalParameters"]["preparations"][1]["step"] == MAKE
+    [model] = [item for item in bill["components"] if item["bom-ref"] == "model:first"]
+    assert (model["hashes"][0]["content"], model["properties"][0]["value"]) == (digest, MAKE)
+
+
+def test_a_command_that_writes_no_model_is_reported(made: Maker) -> None:
+    made.leave = leave_nothing
+    assert made.build("emit:*").exit_code == 1
+    [problem] = made.problems
+    assert (problem.code, str(problem.where)) == ("EPB457", MAKE)
+    assert "did not write out/llm.onnx; it wrote other.onnx instead" in problem.message
+
+
+def test_external_data_of_a_made_model_is_kept(made: Maker) -> None:
+    made.leave = leave_external_data
+    made.build_all()
+    assert sorted(made.record(MAKE).result["artifacts"]) == ["llm.onnx", "weights.bin"]
+    assert [*made.record(FIRST).key_document["source"]["first"]["external"]] == ["weights.bin"]
 
 
 def leave_open_inputs(output: Path, seed: bytes) -> None:

@@ -149,6 +149,10 @@ PREPARED: Edits = {
         "prepare": [{"run": ["python", "fold.py", "${in}", "${out}"], "files": ["fold.py"], "toolchain": "tools"}],
     },
 }
+MADE: Edits = {
+    **TOOLS,
+    "models.right": {"make": {"run": ["python", "fold.py", "${out}"], "files": ["fold.py"], "toolchain": "tools"}},
+}
 OPSET: Edits = {**TOOLS, "models.right": {"path": "right.onnx", "prepare": [{"opset": 20, "toolchain": "tools"}]}}
 LISTED: Edits = {"groups.pair.models": [{"model": "left"}, {"model": "right"}]}
 EXTERNAL: Edits = {"groups.pair.compile": {"initializers": {"store": "external", "file": "${model}.w", "threshold": 64}}}
@@ -244,6 +248,14 @@ CASES: dict[str, Case | str] = {
     ),
     "models.*": Case({"models.left": "other.onnx"}),
     "models.*.path": Case({"models.right.path": "other.onnx"}),
+    "models.*.make.run[]": Case({"models.right.make.run": ["python", "fold.py", "${out}", 2]}, given=MADE),
+    "models.*.make.toolchain": Case(
+        {"models.right.make.toolchain": "next"}, given={**MADE, "toolchains.next": {"packages": ["onnx==1.19.0"]}}, counts=False
+    ),
+    "models.*.make.files[]": Case({"models.right.make.files": ["fold.py", "one/*"]}, given=MADE),
+    "models.*.make.environment.*": Case({"models.right.make.environment": {"BITS": 8}}, given=MADE),
+    "models.*.make.timeout": Case({"models.right.make.timeout": 60}, given=MADE, counts=False),
+    "models.*.make.memory": Case({"models.right.make.memory": "1 GiB"}, given=MADE, counts=False),
     "models.*.from": Case(
         {"models.right.from": "other"},
         given={

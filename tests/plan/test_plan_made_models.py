@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from epbuild.plan.preparing import Preparation
+from epbuild.plan.verification import Verification
 from epbuild.recipe.load import load
 from epbuild.recipe.model import Recipe
 from epbuild.session.lock_fit import list_remote_models
-from tests.support.plan_recipes import RECIPE, edited, plan_of, write_models
+from tests.support.plan_recipes import RECIPE, edited, plan_of, problems_of, write_models
 
 MODELS = """\
 models:
@@ -26,6 +27,14 @@ FROM_FILE = """\
 models:
   llm: {path: models/prefill.onnx, input_shapes: {x: [1]}}
   first: {from: llm, prepare: [{opset: 21}]}
+"""
+MADE = """\
+models:
+  llm:
+    make: {run: [python, fold.py, --layers, 4, "${out}"], files: [fold.py], toolchain: tools}
+    prepare: [{cut: {outputs: [z]}}]
+  first: {from: llm, prepare: [{opset: 21}]}
+  second: {make: {run: [python, fold.py, "${out}", "${model}"], files: [fold.py], toolchain: tools}, verify: true}
 """
 GROUPS = RECIPE[RECIPE.index("groups:") : RECIPE.index("outputs:")]
 LLM, FIRST = "prepare:llm/1-run", "prepare:first/1-cut"
@@ -56,6 +65,41 @@ def test_children_continue_the_preparations_of_their_parent(workshop: Path) -> N
         "prepare:second/2-opset": ("prepare:second/1-cut",),
         "prepare:last/1-opset": ("prepare:second/2-opset",),
     }
+
+
+def test_a_command_that_makes_a_model_is_its_first_step(workshop: Path) -> None:
+    text = recipe(MADE)
+    assert needs(workshop, text) == {
+        "prepare:llm/make": (),
+        "prepare:llm/1-cut": ("prepare:llm/make",),
+        "prepare:first/1-opset": ("prepare:llm/1-cut",),
+        "prepare:second/make": (),
+    }
+    plan = plan_of(workshop, text)
+    make = plan.of(Preparation)["prepare:second/make"]
+    assert make.command == ("python", "files/fold.py", "out/second.onnx", "second")
+    assert make.files == (workshop / "fold.py",)
+    assert plan.sources() == []
+    assert plan.of(Verification)["verify:second/phone"].needs == ("prepare:second/make", "compile:second/phone/second")
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ("[python, fold.py]", "the command of 'prepare:llm/make' does not use ${out}, the model to write"),
+        (
+            '[python, "${in}", "${out}"]',
+            "the command of 'prepare:llm/make' uses ${in}, but there is no model to read before 'make'",
+        ),
+        ('[python, decode.py, "${out}"]', "refers to 'decode.py', which the command cannot read"),
+    ],
+)
+def test_a_wrong_command_of_make_is_refused_at_its_place(workshop: Path, run: str, said: str) -> None:
+    (workshop / "decode.py").touch()
+    text = recipe(edited(MADE, ('[python, fold.py, --layers, 4, "${out}"]', run)))
+    [problem] = problems_of(workshop, text)
+    assert said in problem.message
+    assert str(problem.where).startswith(f"{workshop / 'epbuild.yaml'}:11:")
 
 
 def test_a_parent_has_no_group_unless_a_group_lists_it(workshop: Path) -> None:

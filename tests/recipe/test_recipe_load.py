@@ -62,6 +62,7 @@ def model(name: str, path: str, **more: Any) -> dict[str, Any]:
             "external_data": None,
             "input_shapes": {},
             "dimension_places": {},
+            "make": None,
             "prepare": [],
             "parent": None,
             "root": None,

@@ -30,6 +30,8 @@ from epbuild.plan.result import VerificationResult
 from epbuild.plan.steps import Emission, InTarget, Plan
 from epbuild.plan.target import PlannedEp, PlannedTarget
 from epbuild.plan.verification import Verification
+from epbuild.recipe.model import ModelSpec
+from epbuild.recipe.nodes import render
 from epbuild.recipe.requirement import normalize_name
 from epbuild.session.events import ModelCovered
 from epbuild.session.lock import HeldLock
@@ -115,11 +117,18 @@ def report_models(plan: Plan, digests: Digests) -> Iterator[ReportedModel]:
         yield ReportedModel(
             name=name,
             groups=tuple(users.get(name, ())),
-            source=get_source_name(model.origin.path),
+            source=_describe_source(model.origin),
             sha256=known[found.graph] if found is not None else None,
             data=listed,
             size=found.graph.stat().st_size + sum(item.size for item in listed) if found is not None else None,
         )
+
+
+def _describe_source(model: ModelSpec) -> str:
+    """Return the path or address of a model's source, or the program that makes it. The program's options may contain secrets."""
+    if model.make is None:
+        return get_source_name(model.path)
+    return " ".join(render(word.value) for word in model.make.command[:2])
 
 
 def report_coverage(plan: Plan, rows: Iterable[ModelCovered]) -> Iterator[ReportedCoverage]:

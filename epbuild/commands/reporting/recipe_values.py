@@ -121,9 +121,9 @@ class ReportedModel(Struct, frozen=True):
     groups: tuple[str, ...]
     """Groups that contain the model."""
     source: str
-    """Path or address in the recipe, without secrets."""
+    """Path or address in the recipe, without secrets, or the program that makes the model."""
     sha256: str | None
-    """SHA-256 of the graph; null if the model is not on this machine."""
+    """SHA-256 of the graph; null if the model is not on this machine, or if a command makes it."""
     data: tuple[ReportedData, ...]
     """External data files."""
     size: int | None

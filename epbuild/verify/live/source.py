@@ -136,7 +136,9 @@ class Sources:
         own = self.named.get(name) or self.named.get("")
         files = member.original if member is not None and own is None else None
         is_prepared = member is not None and member.prepared is not None
-        prepared = _find_prepared(model) if is_prepared else None
+        prepared = _find_in_cache(model.get("source")) if is_prepared else None
+        if member is not None and member.maker is not None and own is None:
+            files = _find_in_cache(_get_first_source(model))
         if files is not None and is_prepared and self._compares_prepared(name, files.graph, document, model):
             files = prepared
         graph = own or (files.graph if files is not None else None)
@@ -167,7 +169,7 @@ class Sources:
         if member is None:
             return f"{self.recipe} does not build the group '{document['group']}' for the target '{document['target']['name']}'"
         if member.prepared is not None:
-            return f"the result of {member.prepared} is not in the store; run `epbuild run` to recreate it"
+            return f"the result of {member.maker or member.prepared} is not in the store; run `epbuild run` to recreate it"
         return "its source model has not been fetched yet; run `epbuild run` to fetch it"
 
 
@@ -196,8 +198,8 @@ def _read_source(
     except OSError as error:
         raise WrongSource(f"the source model's file {error.filename} cannot be read: {error.strerror or error}") from error
     if listed is not None:
-        if "prepared" in listed and digest != listed["sha256"]:
-            listed = listed["prepared"]["from"]  # The recipe's model, before its preparations.
+        if digest != listed["sha256"]:
+            listed = _get_first_source({"source": listed}) or listed
         if listed["sha256"] != digest:
             raise WrongSource(
                 f"the source model {graph} is not the one that the model was compiled from: its SHA-256 is {digest[:12]}…"
@@ -210,11 +212,17 @@ def _read_source(
     return RunnableSource(graph, external, header, sizes, prepared)
 
 
-def _find_prepared(model: Mapping[str, Any]) -> ModelFiles | None:
-    """Return the result of a model's preparations according to a manifest, or None if the cache no longer has the result."""
-    store, source = BlobStore(find_cache_directory()), model.get("source")
+def _get_first_source(model: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the entry of a manifest for a model's source before its preparations, or None if the model has no preparations."""
+    found: Mapping[str, Any] | None = model.get("source", {}).get("prepared", {}).get("from")
+    return found
+
+
+def _find_in_cache(source: Mapping[str, Any] | None) -> ModelFiles | None:
+    """Return the files of a model that a manifest lists, or None if the cache lacks them."""
     if source is None:
         return None
+    store = BlobStore(find_cache_directory())
     try:
         graph = store.place(source["sha256"])
         external = {location: store.place(digest) for location, digest in source["external_data"].items()}
