@@ -41,14 +41,29 @@ def actions(recipe: Path) -> list[Action]:
 
 @pytest.mark.parametrize("recipe", ["quickstart", "llm", "shipping", "two-toolchains"])
 def test_request_has_an_equal_key_elsewhere_and_no_local_path(recipe: str, tmp_path: Path) -> None:
-    store = BlobStore(tmp_path)
-    sent = actions(RECIPES / f"{recipe}.yaml")
+    check_requests(RECIPES / f"{recipe}.yaml", tmp_path)
+
+
+def test_request_for_a_made_model_has_an_equal_key_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "export.py").touch()
+    make = '{run: [python, export.py, "${out}"], files: [export.py], toolchain: tools}'
+    (tmp_path / "epbuild.yaml").write_text(
+        f"epbuild: 1\nname: made\ntoolchains: {{tools: {{packages: [onnx]}}}}\nmodels: {{llm: {{make: {make}}}}}\n"
+        "targets: {npu: {ep: qnn, soc: SM8750}}\n",
+        encoding="utf-8",
+    )
+    check_requests(tmp_path / "epbuild.yaml", tmp_path / "store")
+
+
+def check_requests(recipe: Path, place: Path) -> None:
+    store = BlobStore(place)
+    sent = actions(recipe)
     assert sent
     for action in sent:
         digests = {file: hash_file(file) for file in list_files(action)}
         text = build_request(action, KEY, digests).text
-        assert str(RECIPES) not in text
-        assert str(RECIPES.parent) not in text
+        assert str(recipe.parent) not in text
+        assert str(recipe.parents[1]) not in text
         received = parse_action(read_request(text), store)
         there = {store.place(digest): digest for digest in digests.values()}
         assert set(received.files) <= there.keys()
