@@ -69,6 +69,8 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     """Values for a new recipe. None if users have to write the recipe by hand."""
     static_shapes: facts.StaticShapes | None = None
     """Requirement of static shapes. None if the EP supports symbolic dimensions, or if support was never tested."""
+    dynamic_quantization: facts.DynamicQuantization | None = None
+    """Unsupported operators of dynamic quantization. None if all are supported, or if support was never tested."""
     context_changes: facts.ContextChanges = field(default_factory=facts.ContextChanges)
     node_names: facts.NodeNames | None = None
     """Rules for renaming EPContext nodes. None if nothing is known."""
@@ -223,7 +225,7 @@ def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> EpE
         "names": {option: _complete_table(table, origin) for option, table in document.get("names", {}).items()},
         **{name: _add_origin(document[name], origin) for name in ("cannot", "refuse") if name in document},
     }
-    for name in ("node_log", "node_names", "static_shapes", "reproducible"):
+    for name in ("node_log", "node_names", "static_shapes", "dynamic_quantization", "reproducible"):
         if name in document:
             [given[name]] = _add_origin([document[name]], origin)
     if "reproducible" in given:

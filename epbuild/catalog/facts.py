@@ -28,6 +28,16 @@ class StaticShapes(Struct, frozen=True):
     origin: str
 
 
+class DynamicQuantization(Struct, frozen=True):
+    """Operators of dynamic quantization that an EP does not support, or only in part. The preparation `dequantize` replaces them."""
+
+    operators: tuple[str, ...]
+    """Names, with the domain and a colon unless the operator is ONNX's own."""
+    why: str
+    """What the EP supports of these operators, as a clause."""
+    origin: str
+
+
 class Driver(Struct, frozen=True):
     """Driver or device of the compiling machine. `epbuild.core.host.read_driver_version` reads its version."""
 

@@ -1,6 +1,6 @@
-"""Patterns of nodes on which an EP is known to fail.
+"""Nodes on which an EP is known to fail, and that preparations replace.
 
-The preparation `rewrite` replaces them.
+The preparation `rewrite` replaces patterns of nodes. `dequantize` replaces dynamically quantized nodes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import Rewrite
+from epbuild.core.units import format_count
 from epbuild.onnxfile.read.graph_nodes import read_graphs
+from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.worker.patterns import find_matches
 
@@ -38,3 +41,20 @@ def _count(nodes: Any, constants: Any, row: Rewrite) -> int:
 def to_document(row: Rewrite) -> dict[str, Any]:
     """Return a pattern and its replacement as the script of `rewrite` expects them."""
     return {"name": row.name, "nodes": to_builtins(row.nodes), "replacement": to_builtins(row.replacement)}
+
+
+def describe_dynamic_nodes(header: ModelHeader, entry: EpEntry) -> str | None:
+    """Return the dynamically quantized nodes of a model that an EP does not fully support, as a clause, or None."""
+    known = entry.dynamic_quantization.operators if entry.dynamic_quantization is not None else ()
+    counts = {operator: count for operator in known if (count := header.operators.get(_split_operator(operator), 0))}
+    if not counts:
+        return None
+    listed = [f"{count} {_split_operator(operator)[1]}" for operator, count in counts.items()]
+    nodes = format_count(sum(counts.values()), "dynamically quantized node")
+    return f"{nodes} ({', '.join(listed)}), which {entry.ep} does not fully support"
+
+
+def _split_operator(name: str) -> tuple[str, str]:
+    """Return the domain and the operator in a name such as `com.microsoft:QAttention`."""
+    domain, _, operator = name.rpartition(":")
+    return domain, operator

@@ -30,8 +30,8 @@ from epbuild.plan.outputs import (
 from epbuild.plan.pipeline import plan_genai
 from epbuild.plan.preparing import Preparation, get_maker, plan_preparations, with_files
 from epbuild.plan.selection import NOWHERE, Places, select_steps
-from epbuild.plan.shapes import find_input_problems, find_shape_warnings, fit_inputs
-from epbuild.plan.source_problems import find_data_name_problems, find_source_problems
+from epbuild.plan.shapes import find_input_problems, fit_inputs
+from epbuild.plan.source_problems import find_data_name_problems, find_source_problems, find_source_warnings
 from epbuild.plan.sources import Locate, SourceModel, find_source
 from epbuild.plan.steps import Action, Emission, Genai, Merging, Part, Plan, SessionGroup, Step
 from epbuild.plan.target import PlannedTarget
@@ -428,11 +428,7 @@ class _Work:
 
         def check() -> tuple[_Records, _Records]:
             headers = {name: source.header for name, source in sources.items()}
-            known = (member for member in group.members if member.name in headers)
-            warnings = [
-                problem for member in known for problem in find_shape_warnings(member, headers[member.name], group.target)
-            ]
-            return _to_records(find_source_problems(group, headers)), _to_records(warnings)
+            return _to_records(find_source_problems(group, headers)), _to_records(find_source_warnings(group, headers))
 
         problems, warnings = self.memo.value("sources", _get_memo_inputs(group, sources), check, tuple[_Records, _Records])
         self.problems += _to_problems(problems)

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from epbuild.core.errors import Problem
 from epbuild.onnxfile.read.model_header import ModelHeader
-from epbuild.plan.shapes import find_shape_problems
+from epbuild.plan.known_patterns import describe_dynamic_nodes
+from epbuild.plan.member import Member
+from epbuild.plan.shapes import find_shape_problems, find_shape_warnings
 from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.model import ModelSpec
 
@@ -23,6 +25,23 @@ def find_source_problems(group: SessionGroup, headers: Mapping[str, ModelHeader]
         if member.name in headers:
             found += find_shape_problems(member, headers[member.name], group.target)
     return found
+
+
+def find_source_warnings(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> Iterator[Problem]:
+    """Yield the warnings about the members of a session group. `headers` has the headers of known sources, by member."""
+    for member in group.members:
+        if member.name in headers:
+            yield from find_shape_warnings(member, headers[member.name], group.target)
+            yield from _find_dynamic_nodes(member, headers[member.name], group)
+
+
+def _find_dynamic_nodes(member: Member, header: ModelHeader, group: SessionGroup) -> Iterator[Problem]:
+    """Yield a warning for each EP that does not fully support the dynamically quantized nodes of a member."""
+    for entry in (ep.entry for ep in group.target.compiling):
+        nodes, rule = describe_dynamic_nodes(header, entry), entry.dynamic_quantization
+        if nodes is not None and rule is not None:
+            hint = "To replace them with float32 nodes, add `prepare: [{dequantize: {}}]` to the model."
+            yield Problem("EPB266", f"the model '{member.model.name}' has {nodes}: {rule.why}", member.model.path_where, hint)
 
 
 def find_data_name_problems(name: str, model: ModelSpec, locations: Iterable[str]) -> Iterator[Problem]:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import epbuild
 from epbuild.cache.location import find_toolchain_directory
@@ -388,9 +389,143 @@ def test_the_tested_packages_satisfy_the_catalog() -> None:
 
     where = Position("epbuild.yaml", 1, 1)
     found: list[Problem] = []
-    for kind in ("quantize", "float16", "simplify", "infer_shapes", "opset", "cut"):
+    for kind in ("quantize", "float16", "simplify", "infer_shapes", "opset", "cut", "dequantize"):
         found += find_package_problems(kind, {}, ToolchainSpec("tools", where, packages=TOOLS), where)
     assert found == []
+
+
+# -- dequantize --------------------------------------------------------------------------------------------------------
+
+
+def test_dequantized_models_compute_with_the_dequantized_weights(bench: Bench) -> None:
+    program = Path(__file__).parents[1] / "support" / "dequantized_models.py"
+    command = [str(item) for item in (bench.python, "-I", program, SCRIPTS / "dequantize.py", bench.folder)]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert len(found) == 18
+    for name, (from_same, from_float) in found.items():
+        assert from_same < 1e-5, name
+        assert 0 < from_float < 0.05, name
+
+
+QUANTIZED = np.random.default_rng(0).integers(0, 255, (16, 32)).astype(np.uint8)
+WEIGHT = ((QUANTIZED.astype(np.float32) - 120) * np.float32(0.01)).astype(np.float32)
+BIAS = np.linspace(-1, 1, 32).astype(np.float32)
+
+
+def dynamic(path: Path, *nodes: onnx.NodeProto, output: int = TensorProto.FLOAT, location: str | None = None) -> Path:
+    """Write a model that quantizes its input, with the output `y` of these nodes."""
+    first = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])
+    constants = {
+        "w": QUANTIZED,
+        "ws": np.float32(0.01),
+        "wz": np.uint8(120),
+        "b": BIAS,
+        "shape": np.array([1, 32]),
+        "yes": np.array(True),
+    }
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
+    ends = [[helper.make_tensor_value_info("x", 1, [2, 16])], [helper.make_tensor_value_info("y", output, [2, 32])]]
+    graph = helper.make_graph([first, *nodes], "dynamic", *ends, tensors)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    path.parent.mkdir(exist_ok=True)
+    onnx.save(model, path, save_as_external_data=location is not None, location=location, size_threshold=64)
+    return path
+
+
+def integer_product(result: str, scaled: str = "i") -> list[onnx.NodeProto]:
+    """Return the nodes of a product whose integer result is `i`, and whose sum `scaled` is scaled."""
+    return [
+        helper.make_node("MatMulInteger", ["q", "w", "z", "wz"], ["i"], "product"),
+        helper.make_node("Cast", [scaled], ["c"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["s", "ws"], ["both"]),
+        helper.make_node("Mul", ["c", "both"], [result]),
+    ]
+
+
+FORMS = {
+    "scales one after another": [
+        helper.make_node("MatMulInteger", ["q", "w", "z", "wz"], ["i"], "product"),
+        helper.make_node("Cast", ["i"], ["c"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["ws", "c"], ["d"]),
+        helper.make_node("Mul", ["d", "s"], ["e"]),
+        helper.make_node("Add", ["e", "b"], ["y"]),
+    ],
+    "integer bias": [
+        *integer_product("y", scaled="sum"),
+        helper.make_node("Div", ["b", "both"], ["divided"]),
+        helper.make_node("Floor", ["divided"], ["floor"]),
+        helper.make_node("Cast", ["floor"], ["integer"], to=TensorProto.INT32),
+        helper.make_node("Reshape", ["integer", "shape"], ["row"]),
+        helper.make_node("Add", ["i", "row"], ["sum"]),
+    ],
+    "fused with the quantization": [
+        helper.make_node("DynamicQuantizeMatMul", ["x", "w", "ws", "wz", "b"], ["y"], "product", domain="com.microsoft")
+    ],
+    "fused with the scales": [
+        helper.make_node("MatMulIntegerToFloat", ["q", "w", "s", "ws", "z", "wz", "b"], ["y"], "product", domain="com.microsoft")
+    ],
+    "in a branch": [
+        helper.make_node(
+            "If",
+            ["yes"],
+            ["e"],
+            then_branch=helper.make_graph(
+                [
+                    helper.make_node("DynamicQuantizeLinear", ["x"], ["bq", "bs", "bz"]),
+                    helper.make_node("MatMulInteger", ["bq", "w", "bz", "wz"], ["bi"], "inner"),
+                    helper.make_node("Cast", ["bi"], ["bc"], to=TensorProto.FLOAT),
+                    helper.make_node("Mul", ["bs", "ws"], ["bb"]),
+                    helper.make_node("Mul", ["bc", "bb"], ["be"]),
+                ],
+                "yes",
+                [],
+                [helper.make_tensor_value_info("be", 1, [2, 32])],
+            ),
+            else_branch=helper.make_graph(integer_product("ee"), "no", [], [helper.make_tensor_value_info("ee", 1, [2, 32])]),
+        ),
+        helper.make_node("Add", ["e", "b"], ["y"]),
+    ],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_dequantize_replaces_every_form_of_a_quantized_product(bench: Bench, tmp_path: Path, form: str) -> None:
+    model = bench.made("dequantize", dynamic(tmp_path / "dynamic.onnx", *FORMS[form]), {})
+    x = np.random.default_rng(1).normal(size=(2, 16)).astype(np.float32)
+    [y] = ReferenceEvaluator(model).run(None, {"x": x})
+    assert np.allclose(y, x @ WEIGHT + BIAS, atol=1e-5)
+    assert not {"w", "ws", "wz"} & {tensor.name for tensor in model.graph.initializer}
+    assert "MatMulInteger" not in str(model)
+
+
+def test_dequantize_keeps_external_data_external(bench: Bench, tmp_path: Path) -> None:
+    source = dynamic(tmp_path / "external" / "dynamic.onnx", *integer_product("y"), location="weights.bin")
+    model = bench.made("dequantize", source, {})
+    assert operators(model) == ["MatMul"]
+    assert bench.bytes()["model.onnx.data"] == WEIGHT.tobytes()
+
+
+def test_dequantize_logs_what_stays_quantized(bench: Bench, tmp_path: Path) -> None:
+    nodes = [*integer_product("a"), *FORMS["fused with the scales"]]
+    nodes[-1].input[2] = "b"  # a scale that is not the scale of the input
+    nodes[-1].output[0] = "d"
+    bench.made("dequantize", dynamic(tmp_path / "dynamic.onnx", *nodes, helper.make_node("Add", ["a", "d"], ["y"])), {})
+    assert "still quantized: 1 MatMulIntegerToFloat: a scale is not the scale of its input" in bench.log()
+    assert "replaced by float32: 1 MatMulInteger" in bench.log()
+
+
+def test_dequantize_refuses_a_model_that_it_cannot_change(bench: Bench, network: Path, tmp_path: Path) -> None:
+    message, hint = bench.refused("dequantize", network, {})
+    assert (message, hint) == ("the model has no dynamically quantized nodes", "Remove this step from 'prepare'.")
+    integer = helper.make_node("MatMulInteger", ["q", "w", "z", "wz"], ["y"])
+    message, _ = bench.refused("dequantize", dynamic(tmp_path / "integer.onnx", integer, output=TensorProto.INT32), {})
+    assert message.startswith(
+        "none of the 1 dynamically quantized nodes can be replaced: 1 MatMulInteger: its result is not only"
+    )
+
+
+# -- rewrite -----------------------------------------------------------------------------------------------------------
 
 
 def rms_norm(path: Path, first: bool = True) -> Path:

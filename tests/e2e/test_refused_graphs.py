@@ -96,6 +96,45 @@ def test_init_writes_the_rewrite_that_a_model_needs(project: Project) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def write_dynamic(path: Path) -> None:
+    """Write a dynamically quantized LSTM, and a product that is added to its input."""
+    draw = numpy.random.default_rng(0)
+    lstm = ["x", "w", "r", "", "", "", "", "", "scale", "zero", "scale", "zero"]
+    nodes = [
+        helper.make_node("DynamicQuantizeLSTM", lstm, ["h"], name="/LSTM", domain="com.microsoft", hidden_size=16),
+        helper.make_node("Squeeze", ["h", "one"], ["s"], name="/Squeeze"),
+        helper.make_node("DynamicQuantizeLinear", ["s"], ["q", "q_scale", "q_zero"], name="/Quantize"),
+        helper.make_node("MatMulInteger", ["q", "v", "q_zero", "zero"], ["i"], name="/MatMul"),
+        helper.make_node("Cast", ["i"], ["c"], name="/Cast", to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["q_scale", "scale"], ["both"], name="/Mul"),
+        helper.make_node("Mul", ["c", "both"], ["m"], name="/Mul_1"),
+        helper.make_node("Add", ["m", "s"], ["y"], name="/Add"),
+    ]
+    weights = {name: draw.integers(-127, 127, size) for name, size in (("w", (1, 8, 64)), ("r", (1, 16, 64)), ("v", (16, 16)))}
+    constants: dict[str, Any] = {name: array.astype(numpy.int8) for name, array in weights.items()}
+    constants |= {"scale": numpy.array([0.01], numpy.float32), "zero": numpy.array([0], numpy.int8), "one": numpy.array([1])}
+    ends = [[helper.make_tensor_value_info(*value)] for value in (("x", 1, [3, 1, 8]), ("y", 1, [3, 1, 16]))]
+    tensors = [numpy_helper.from_array(numpy.asarray(value), name) for name, value in constants.items()]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "dynamic", *ends, tensors), opset_imports=opsets, ir_version=10), path)
+
+
+def test_init_dequantizes_a_model_that_qnn_does_not_support(project: Project) -> None:
+    write_dynamic(project.folder / "voice.onnx")
+    project.recipe.write_text(RECIPE.replace("{MODELS}", "{voice: voice.onnx}"), encoding="utf-8")
+    warned = project.epbuild("validate")
+    assert (
+        "warning: the model 'voice' has 2 dynamically quantized nodes (1 MatMulInteger, 1 DynamicQuantizeLSTM), " in warned.stderr
+    )
+    project.recipe.unlink()
+    written = project.epbuild("init", "voice.onnx", "--ep", "qnn", "--target", "SM8750", "--output", project.recipe.name)
+    assert written.returncode == 0, written.stderr
+    assert "prepare: [{dequantize: {}}]" in project.recipe.read_text(encoding="utf-8")
+    done = project.epbuild("run")  # QNN has to support every node, and the outputs have to agree
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "EPB266" not in done.stderr
+
+
 def test_data_dependent_sizes_are_reported_with_the_node_where_they_begin(project: Project) -> None:
     # As in a VITS voice, whose durations determine the number of frames.
     voice = [

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from epbuild.catalog.catalog import entry
 from epbuild.onnxfile.read.graph_nodes import read_graphs
 from epbuild.plan.known_patterns import count_patterns
+from tests.support.plan_recipes import RECIPE, edited, plan_of, write_models
 
 REWRITES = entry("QNNExecutionProvider").rewrites
 SUMMARY = "an RMSNorm whose weight is the first factor, as torch.onnx.export writes it"
@@ -67,3 +68,30 @@ def test_nodes_are_read_as_onnx_reads_them(tmp_path: Path) -> None:
     expected = [(node.op_type, tuple(node.input), tuple(node.output)) for node in onnx.load(path).graph.node]
     assert graph.nodes == [*expected[:-1], ("my.domain:Mine", ("x", ""), ("z",))]
     assert graph.constants == {"a_weight"}
+
+
+DYNAMIC = [
+    helper.make_node("MatMulInteger", ["x", "x"], ["i"]),
+    helper.make_node("DynamicQuantizeLSTM", ["i"], ["j"], domain="com.microsoft"),
+    helper.make_node("MatMulInteger", ["j", "x"], ["y"]),
+]
+
+
+def test_plan_warns_of_dynamically_quantized_nodes_once_per_ep(tmp_path: Path) -> None:
+    write_models(tmp_path)
+    write(tmp_path / "models" / "prefill.onnx", DYNAMIC, ("x",))
+    plan = plan_of(tmp_path, edited(RECIPE, ("targets: [cpu]", "targets: [phone, cpu]")))
+    phone, cpu = (warning for warning in plan.warnings if warning.code == "EPB266")
+    assert phone.message.startswith(
+        "the model 'prefill' has 3 dynamically quantized nodes (2 MatMulInteger, 1 DynamicQuantizeLSTM), which QNN"
+    )
+    assert phone.hint == "To replace them with float32 nodes, add `prepare: [{dequantize: {}}]` to the model."
+    assert "has 1 dynamically quantized node (1 DynamicQuantizeLSTM), which OpenVINO" in cpu.message
+
+
+def test_a_prepared_model_and_a_supported_operator_get_no_warning(tmp_path: Path) -> None:
+    write_models(tmp_path)
+    write(tmp_path / "models" / "prefill.onnx", DYNAMIC, ("x",))
+    write(tmp_path / "models" / "classifier.onnx", DYNAMIC[2:], ("x", "j"))
+    dequantized = "prefill: {path: models/prefill.onnx, prepare: [{dequantize: {}}]}"
+    assert plan_of(tmp_path, edited(RECIPE, ("prefill: models/prefill.onnx", dequantized))).warnings == ()

@@ -28,7 +28,7 @@ _GROUPS = {
 }
 _TOPICS = {
     "Recipe": "100-110",
-    "Models": "201-208 249 259",
+    "Models": "201-208 249 259 266",
     "EPs, options and devices": "210-219",
     "Outputs": "220-229 239",
     "Groups": "230-235 238 250",

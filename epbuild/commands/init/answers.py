@@ -9,7 +9,7 @@ from typing import Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from epbuild.commands.init.choices import FoundModel, LeftOut, StarterKind, find_models, find_patterns
+from epbuild.commands.init.choices import FoundModel, LeftOut, StarterKind, find_models, find_remedies
 from epbuild.commands.init.recipe import RecipeChoices, find_plan_problem, name_models, write_recipe
 from epbuild.commands.init.sizing import BadSizes, Sized, SizeQuestions, Sizes, Sizing, read_sizes
 from epbuild.core.errors import Problem
@@ -100,8 +100,8 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
     share = given.share_weights
     if share is None:
         share = questions is not None and asked and not decoders and len(chosen) > 1 and questions.share_weights()
-    patterns = {model.path: find_patterns(model, kind) for model in found}
-    choices = RecipeChoices(kind, list(chosen), name_targets(targets), share, given.name, chosen, patterns, decoders)
+    remedies = {model.path: find_remedies(model, kind) for model in found}
+    choices = RecipeChoices(kind, list(chosen), name_targets(targets), share, given.name, chosen, remedies, decoders)
     choices, refused = _exclude_unplannable(path, choices, sure=set(given.models))
     left += refused
     if not choices.models:

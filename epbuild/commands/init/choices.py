@@ -15,7 +15,7 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import Limitation, Start
 from epbuild.core.errors import PlanError, Position
 from epbuild.onnxfile.read.model_header import ModelHeader
-from epbuild.plan.known_patterns import count_patterns
+from epbuild.plan.known_patterns import count_patterns, describe_dynamic_nodes
 from epbuild.plan.sources import find_source
 from epbuild.recipe.model import ModelSpec
 
@@ -102,6 +102,13 @@ class FoundModel(Struct, frozen=True):
         return any(shape is None or not all(isinstance(size, int) for size in shape) for shape in shapes)
 
 
+class Remedy(Struct, frozen=True):
+    """Preparation that a model needs, as YAML, and the reason as sentences."""
+
+    step: str
+    why: str
+
+
 class LeftOut(Struct, frozen=True):
     """File that cannot be compiled, with the reason as a sentence."""
 
@@ -137,11 +144,17 @@ def find_models(places: Sequence[str], *, sure: bool = False) -> tuple[list[Foun
     return list(found.values()), list(left.values())
 
 
-def find_patterns(model: FoundModel, kind: StarterKind) -> tuple[str, ...]:
-    """Return the patterns in a model on which the EP is known to fail, as noun phrases. A model without a header has none."""
+def find_remedies(model: FoundModel, kind: StarterKind) -> tuple[Remedy, ...]:
+    """Return the preparations that replace nodes on which the EP is known to fail. A model without a header needs none."""
     if model.header is None:
         return ()
-    return tuple(count_patterns(Path(model.path), kind.entry.rewrites))
+    entry, found = kind.entry, []
+    if (nodes := describe_dynamic_nodes(model.header, entry)) is not None:
+        found.append(Remedy("{dequantize: {}}", f"The model has {nodes}."))
+    if patterns := count_patterns(Path(model.path), entry.rewrites):
+        why = f"The model contains {' and '.join(patterns)}. {entry.ep} fails on such models."
+        found.append(Remedy(f"{{rewrite: {entry.short}}}", why))
+    return tuple(found)
 
 
 def is_address(place: str) -> bool:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import entries_for, get_short_name
-from epbuild.commands.init.choices import StarterKind, is_address
+from epbuild.commands.init.choices import Remedy, StarterKind, is_address
 from epbuild.commands.init.sizing import Sized
 from epbuild.core.atomic import new_file
 from epbuild.core.errors import EpbuildError, Position, Problem, escape_controls
@@ -61,8 +61,8 @@ class RecipeChoices(Struct, frozen=True):
     name: str | None = None
     sizes: Mapping[str, Mapping[str, Sized]] = field(default_factory=dict)
     """Sizes of inputs, by path of the model and name of the input."""
-    patterns: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Patterns on which the EP is known to fail, by path of the model that contains them. `prepare` replaces the patterns."""
+    remedies: Mapping[str, Sequence[Remedy]] = field(default_factory=dict)
+    """Preparations that replace nodes on which the EP is known to fail, by path of the model."""
     decoders: Mapping[str, Decoder] = field(default_factory=dict)
     """Decoders by path. Each is built at two sizes, for a prompt and for one new token."""
     carried: CarriedOver | None = None
@@ -141,7 +141,7 @@ def _format_models(models: Mapping[str, str], folder: Path, choices: RecipeChoic
         name == name_of_text(PurePath(model).stem)
         and not is_glob(model)
         and not choices.sizes.get(model)
-        and not choices.patterns.get(model)
+        and not choices.remedies.get(model)
         for name, model in models.items()
     ):
         line = f"models: [{', '.join(paths.values())}]"
@@ -153,16 +153,15 @@ def _format_models(models: Mapping[str, str], folder: Path, choices: RecipeChoic
 
 
 def _format_model(name: str, path: str, model: str, choices: RecipeChoices) -> Iterator[str]:
-    sizes, patterns = choices.sizes.get(model, {}), choices.patterns.get(model, ())
-    if not sizes and not patterns:
+    sizes, remedies = choices.sizes.get(model, {}), choices.remedies.get(model, ())
+    if not sizes and not remedies:
         yield f"  {format_scalar(name)}: {path}"
         return
     yield f"  {format_scalar(name)}:"
     yield f"    path: {path}"
-    if patterns:
-        entry = choices.kind.entry
-        yield f"    # The model contains {' and '.join(patterns)}. {entry.ep} fails on such models."
-        yield f"    prepare: [{{rewrite: {entry.short}}}]"
+    if remedies:
+        yield from (f"    # {remedy.why}" for remedy in remedies)
+        yield f"    prepare: [{', '.join(remedy.step for remedy in remedies)}]"
     if sizes:
         yield "    input_shapes:"
     for value, sized in sizes.items():
