@@ -309,7 +309,8 @@ def _list_requirements(kind: PreparationEntry) -> Iterator[tuple[str, str]]:
 
 
 def _build_option_tables(kind: PreparationEntry) -> Iterator[str]:
-    yield format_table(("option", "value", "default", "meaning"), map(_build_option_row, kind.options.values()))
+    if kind.options:
+        yield format_table(("option", "value", "default", "meaning"), map(_build_option_row, kind.options.values()))
     for option in kind.options.values():
         if option.options:
             yield f"Options of `{option.name}`:"
