@@ -62,7 +62,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         return toolchain.identity(*action.identity_parts)
 
     def check(self, action: SessionGroup) -> None:
-        reason = find_obstacle(action.target, sys.platform)
+        reason = find_obstacle(action.target, sys.platform) if action.compiled else None
         if reason is not None:
             raise EnvironmentFailure(
                 Problem("EPB416", reason, StepId(action.id), "Compile on another machine that supports the target.")
@@ -74,8 +74,11 @@ class Compile(ActionType[SessionGroup, CompileResult]):
             raise PlanError(*problems)
 
     def run(self, action: SessionGroup, document: Mapping[str, Any], execution: Execution) -> CompileResult:
+        from epbuild.compile.copying import copy_model
         from epbuild.compile.executor import execute
 
+        if not action.compiled:
+            return copy_model(action, execution)
         return execute(action, document, execution)
 
     def finish(self, action: SessionGroup, result: CompileResult, work: ExecutionFactory) -> Iterator[CompileResult]:
@@ -89,8 +92,11 @@ class Compile(ActionType[SessionGroup, CompileResult]):
             yield result
 
     def rebuild(self, action: SessionGroup, document: Mapping[str, Any], execution: Execution) -> Mapping[str, Path]:
+        from epbuild.compile.copying import stage_copy
         from epbuild.compile.executor import rebuild
 
+        if not action.compiled:
+            return stage_copy(action, execution)
         return rebuild(action, document, execution)
 
     def unmet_expectations(self, action: SessionGroup, result: CompileResult) -> Sequence[Problem]:
@@ -106,6 +112,8 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         return action.target.known_differences
 
     def known_to_differ(self, action: SessionGroup) -> str | None:
+        if not action.compiled:
+            return None
         return action.target.known_to_differ(allow_nondeterminism=action.allow_nondeterminism)
 
     def accepts_other_bytes(self, action: SessionGroup) -> bool:
@@ -156,6 +164,8 @@ def _describe_end(group: SessionGroup, result: CompileResult, member: str | None
         if (shared := result.shared_initializers) is not None:
             note += f", weights shared in ONNX: {shared.stored_bytes:,} bytes instead of {shared.total_bytes:,}"
         return note, size
+    if not group.compiled:
+        return "not compiled", result.size(models[0].files)
     nodes, others = len(models[0].nodes), models[0].fallback_nodes
     return (
         "" if (nodes, others) == (1, 0) else f"{format_count(nodes, 'EPContext node')}, {format_count(others, 'fallback node')}"

@@ -240,6 +240,8 @@ def find_local_reason(action: Action) -> str | None:
     needs = action.runs_in
     if needs is not None and needs.toolchain.interpreter is not None:
         return "its toolchain is an environment on this machine"
+    if isinstance(action, SessionGroup) and not action.compiled:
+        return "it copies a file of this machine"
     if not isinstance(action, InTarget):
         return None
     for ep in action.target.eps:

@@ -77,6 +77,8 @@ class Stage(Struct, frozen=True):
     """onnxruntime-genai's names of EPs from the user's own catalog files."""
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     """Known shapes of the inputs and outputs, by name."""
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Known element types of the inputs and outputs, by name."""
 
     def get_provider(self, ep: str) -> str:
         """Return onnxruntime-genai's name of an EP; empty if onnxruntime-genai does not know the EP."""
@@ -225,9 +227,6 @@ def _is_unwritable(character: str) -> bool:
 
 def _check_roles(stages: Sequence[Stage]) -> Iterator[str]:
     roles = [stage.role for stage in stages]
-    for role in dict.fromkeys(roles):
-        if roles.count(role) > 1:
-            yield f"two models have the role '{role}'"
     if "both" in roles:
         for role in ("prefill", "decode"):
             if role in roles:
@@ -253,22 +252,33 @@ def _check_each_stage(stages: Sequence[Stage]) -> Iterator[str]:
 
 
 def _find_unfed(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:
-    """Yield a sentence for each input without a value, and for logits that no stage computes."""
+    """Yield a sentence for each input without a value or with a value that does not fit, and for logits that no stage computes."""
     given = [_compile_pattern(name) for name in _get_names(base, "inputs").values()]
     logits = _get_names(base, "outputs")["logits"]
     for phase in (_PROMPT, _TOKEN):
         running = [stage for stage in _sort_stages(stages) if phase in _RUNS[stage.role]]
-        made: set[str] = set()
+        made: dict[str, Stage] = {}
         for stage in running:
             for name in stage.inputs:
-                if name not in made and not any(pattern.fullmatch(name) for pattern in given):
+                if name in made:
+                    yield from _compare_ends(name, made[name], stage)
+                elif not any(pattern.fullmatch(name) for pattern in given):
                     yield (
                         f"the stage '{stage.name}' needs the input '{name}', but no earlier stage computes it and "
                         f"model.decoder.inputs does not list it"
                     )
-            made.update(stage.outputs)
+            made.update(dict.fromkeys(stage.outputs, stage))
         if logits not in chain.from_iterable(stage.outputs for stage in running):
             yield f"no stage that runs {phase} has the output '{logits}', which model.decoder.outputs.logits names"
+
+
+def _compare_ends(name: str, source: Stage, target: Stage) -> Iterator[str]:
+    """Yield a sentence if an output of one stage cannot be the input of the same name of another stage."""
+    ends = [(stage.types.get(name), stage.shapes.get(name)) for stage in (source, target)]
+    (made_type, made_shape), (read_type, read_shape) = ends
+    if (made_type and read_type and made_type != read_type) or _are_different(made_shape, read_shape):
+        texts = [f"{kind or ''} {format_shape(shape) if shape is not None else ''}".strip() for kind, shape in ends]
+        yield f"the stage '{source.name}' computes '{name}' as {texts[0]}, but the stage '{target.name}' needs {texts[1]}"
 
 
 def _find_uncached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:

@@ -24,7 +24,7 @@ from epbuild.plan.member import Member
 from epbuild.plan.outputs import GENAI_CONFIG
 from epbuild.plan.result import ModelSignature
 from epbuild.plan.shapes import resolve_header
-from epbuild.plan.steps import Emission, Genai, Part, Plan
+from epbuild.plan.steps import Emission, Genai, Part, Plan, SessionGroup
 from epbuild.plan.target import PlannedTarget
 from epbuild.verify.signature import get_signature
 
@@ -48,12 +48,18 @@ def check_pipelines(plan: Plan) -> None:
 
 
 def _check_pipeline(plan: Plan, part: Part, genai: Genai) -> Iterator[Problem]:
-    members = [member for ident in part.session_groups for member in plan.session_groups[ident].members]
+    groups = [plan.session_groups[ident] for ident in part.session_groups]
+    members = [member for group in groups for member in group.members]
     if not all(member.has_files for member in members):
         return _find_problems(genai, [_build_requested_stage(genai, member) for member in members], part.group, check_caches)
-    share = len(part.session_groups) < len(members)
     sources = {member.name: get_signature(resolve_header(member, read_header(member.graph))) for member in members}
-    stages = [_build_stage(genai, name, source, "model.onnx", part.target, share=share) for name, source in sources.items()]
+    stages = [
+        _build_stage(genai, member.name, sources[member.name], "model.onnx", part.target if group.compiled else None, group)
+        for group in groups
+        for member in group.members
+    ]
+    order = list(genai.roles)
+    stages.sort(key=lambda stage: order.index(stage.name))
     return _find_problems(genai, stages, part.group, check_stages)
 
 
@@ -67,13 +73,15 @@ def plan_pipeline_files(
     genai = part.genai
     if genai is None:
         return
-    names, target, share = (part.models, part.target, made[0].group.share) if base is None else (part.base, None, False)
-    models = [model for item in made for model in item.compiled.models]
-    stages = [_build_stage(genai, model.member, model.source, names[model.member], target, share=share) for model in models]
-    if base is None:  # use the sizes of the compiled models
-        stages = [
-            replace(stage, shapes={**stage.shapes, **model.output_shapes}) for stage, model in zip(stages, models, strict=True)
-        ]
+    names = part.models if base is None else part.base
+    stages = []
+    for group, model in ((item.group, model) for item in made for model in item.compiled.models):
+        target = part.target if base is None and group.compiled else None
+        stage = _build_stage(genai, model.member, model.source, names[model.member], target, group)
+        # Use the sizes of the compiled models.
+        stages.append(stage if base is not None else replace(stage, shapes={**stage.shapes, **model.output_shapes}))
+    order = list(genai.roles)
+    stages.sort(key=lambda stage: order.index(stage.name))
     folder = part.folder if base is None else base
     try:
         config = build_genai_config(_read_json(genai.config, digests[genai.config], StepId(emission.id)), stages)
@@ -112,11 +120,11 @@ def _read_json(path: Path, digest: str | None = None, step: StepId | None = None
 
 
 def _build_stage(
-    genai: Genai, name: str, source: ModelSignature, file: str, target: PlannedTarget | None, *, share: bool
+    genai: Genai, name: str, source: ModelSignature, file: str, target: PlannedTarget | None, group: SessionGroup
 ) -> Stage:
-    """Return the stage of a model whose source has the signature `source`. `target` is None for an uncompiled model."""
+    """Return the stage of a model of `group` whose source has the signature `source`. `target` is None for an uncompiled model."""
     eps = target.eps if target is not None else ()
-    needed = [build_inference(target, ep, share=share) for ep in eps] if target is not None else []
+    needed = [build_inference(target, ep, share=group.share) for ep in eps] if target is not None else []
     return Stage(
         role=genai.roles[name],
         name=name,
@@ -124,6 +132,7 @@ def _build_stage(
         inputs=tuple(value.name for value in source.inputs),
         outputs=tuple(value.name for value in source.outputs),
         shapes={value.name: value.shape for value in (*source.inputs, *source.outputs) if value.computed is UNSET},
+        types={value.name: value.type for value in (*source.inputs, *source.outputs)},
         session_options=needed[-1].session_options if needed else {},
         provider_options=[(ep.entry.ep, options.provider_options) for ep, options in zip(eps, needed, strict=True)],
         genai_providers={ep.entry.ep: ep.entry.genai_provider or "" for ep in eps},

@@ -18,7 +18,7 @@ FORMAT = 1
 
 
 class ManifestModel(Struct, frozen=True):
-    """EPContext model of an output. `nodes` and `source` are plain data, as in the action record.
+    """Model of an output. `nodes` and `source` are plain data, as in the action record.
 
     A merged model has no source of its own: `merged` has the name, the action key and the source of each member.
     """
@@ -33,6 +33,8 @@ class ManifestModel(Struct, frozen=True):
     left: Sequence[Mapping[str, Any]] = ()
     """Fallback nodes, each with its operator and the reason why the EP did not take it."""
     merged: Sequence[Mapping[str, Any]] = ()
+    compiled: bool = True
+    """False if the recipe has `compile: none` for the model, which then runs on the CPU EP."""
     numbers: Mapping[str, Any] = field(default_factory=dict)
     """`figures` that compare the outputs with the source model's, or `unjudged` with the reason; empty if the model was not verified."""
 
@@ -81,6 +83,7 @@ def _describe_model(model: ManifestModel) -> dict[str, Any]:
         "name": model.name,
         "file": model.file,
         "action_key": model.action_key,
+        **({} if model.compiled else {"compiled": False}),
         **({"source": dict(model.source)} if model.source is not None else {}),
         **({"merged": [dict(member) for member in model.merged]} if model.merged else {}),
         "ep_context_nodes": [dict(node) for node in model.nodes],

@@ -32,6 +32,7 @@ def list_models(part: Part, made: Sequence[Made], files: Sequence[OutputFile]) -
             fallback_nodes=model.fallback_nodes,
             compatibility=model.compatibility,
             left=msgspec.to_builtins(model.left),
+            compiled=item.group.compiled,
         )
         for item, sources in ((item, _describe_sources(item)) for item in made)
         for model in item.compiled.models

@@ -57,8 +57,8 @@ class PlannedPart(Struct, frozen=True):
 
     @property
     def shared(self) -> bool:
-        """True if the models share weights."""
-        return self.made[0].group.share
+        """True if models of the part share weights."""
+        return any(made.group.share for made in self.made)
 
     def complete_models(self, merged: Mapping[str, MergedHeader]) -> tuple[ManifestModel, ...]:
         """Return the models, after completing a merged model from the header of its file in `merged`."""

@@ -20,6 +20,10 @@ def plan_merging(group: GroupSpec, merge: Merge, problems: list[Problem]) -> Mer
     if len(members) < 2:
         message = f"the group '{group.name}' cannot be merged, because it has fewer than two models"
         problems.append(Problem("EPB234", message, merge.where, "List at least two models."))
+    for member in group.members:
+        if not member.compiled:
+            message = f"the group '{group.name}' cannot be merged, because its model '{member.name}' is not compiled"
+            problems.append(Problem("EPB234", message, merge.where, "Remove 'merge', or 'compile: none'."))
     for name, prefix in merge.prefixes.items():
         if name not in members:
             problems.append(_make_unknown_problem(f"'{name}' is not a model", group, members, Reference(name, prefix.name_where)))

@@ -26,7 +26,7 @@ from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.image_reference import BadImageReference, ImageReference, parse_image_reference
 from epbuild.recipe.model import GroupSpec, OutputSpec, Setting
 from epbuild.recipe.nodes import Scalar
-from epbuild.recipe.outputs import ARCHIVE_FORMS, LAYOUT_FORMS
+from epbuild.recipe.outputs import ARCHIVE_FORMS, DEFAULT_MODEL, DEFAULT_SOURCE, LAYOUT_FORMS
 from epbuild.recipe.template import TemplateError, substitute
 
 GENAI_CONFIG = "genai_config.json"
@@ -92,13 +92,14 @@ def plan_part(
     for session in groups:
         for member in session.members:
             first = session.members[0].name if session.share and target.one_binary else member.name
-            work.add_model(member.name, first)
-            if member.external_file:
+            work.add_model(member.name, first, is_compiled=session.compiled)
+            if member.external_file and session.compiled:
                 beside = posixpath.join(posixpath.dirname(work.path_of(member.name)), member.external_file)
                 work.take(beside, f"the external initializers of '{member.name}'", group.where)
-            if not member.compile.embed:
+            if session.compiled and not member.compile.embed:
                 work.add_binaries(member.name, first)
-            work.add_base(member)
+            if session.compiled or LAYOUT_FORMS[output.layout].gathers:
+                work.add_base(member)
     if genai is not None:
         for name in genai.files:
             work.take(name, f"the file '{name}' of genai", group.where)
@@ -182,19 +183,22 @@ class _Part:
         self.base: dict[str, str] = {}
         self.prepared: dict[str, None] = {}
         if merging is not None:
-            self._add(merging.name, merging.members[0], f"the merged model '{merging.name}'")
+            self._add(output.model, merging.name, merging.members[0], f"the merged model '{merging.name}'")
 
     def path_of(self, member: str) -> str:
         """Return the path of a member's model, or of the merged model that contains the member."""
         return self.models[member if self._merging is None else self._merging.name]
 
-    def add_model(self, member: str, first: str) -> None:
+    def add_model(self, member: str, first: str, *, is_compiled: bool) -> None:
         if self._merging is None:
-            self._add(member, first, f"the model '{member}'")
+            template = self._output.model
+            if not is_compiled and template.value == DEFAULT_MODEL:
+                template = template._replace(value=DEFAULT_SOURCE)
+            self._add(template, member, first, f"the model '{member}'")
 
-    def _add(self, model: str, first: str, what: str) -> None:
-        self.models[model] = _expand_path(self._output.model, self._make_names(model, first), self._problems)
-        self.take(self.models[model], what, self._output.model.where)
+    def _add(self, template: Setting, model: str, first: str, what: str) -> None:
+        self.models[model] = _expand_path(template, self._make_names(model, first), self._problems)
+        self.take(self.models[model], what, template.where)
 
     def add_binaries(self, member: str, first: str) -> None:
         where = self._output.context_binary.where

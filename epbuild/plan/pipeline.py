@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from epbuild.core.errors import Problem, suggest_nearest
+from epbuild.core.units import format_count
 from epbuild.plan.steps import Genai
 from epbuild.recipe.model import GenaiChoice, GenaiRole, GroupSpec, Reference
 
@@ -22,7 +23,7 @@ def plan_genai(group: GroupSpec, choice: GenaiChoice, directory: Path, problems:
         message = f"the group '{group.name}' merges its models, so no models are left for a pipeline"
         problems.append(Problem("EPB226", message, choice.where, "Remove 'merge' or 'genai'."))
     roles: dict[str, GenaiRole] = {}
-    for role, model in choice.roles.items():
+    for role, model in ((role, model) for role, models in choice.roles.items() for model in models):
         if model.name not in members:
             message = f"the role '{role}' names '{model.name}', which is not a model of the group '{group.name}'"
             hint = suggest_nearest(model.name, members) or f"Models of the group: {', '.join(members)}."
@@ -40,21 +41,30 @@ def plan_genai(group: GroupSpec, choice: GenaiChoice, directory: Path, problems:
         else:
             roles[model.name] = role
     problems += _find_missing_roles(group, choice, members, roles)
+    problems += _find_missing_parts(group, choice)
     files = dict(_find_files(choice, directory, problems))
     config = _find_file(choice.config, directory, problems)
     if config is None or len(problems) > problems_before:
         return None
-    # The pipeline runs the models in the order of the group.
-    return Genai(config, {name: roles[name] for name in members}, files)
+    return Genai(config, roles, files)
 
 
 def _find_missing_roles(group: GroupSpec, choice: GenaiChoice, members: Iterable[str], roles: Iterable[str]) -> Iterator[Problem]:
-    if any(model.name not in members for model in choice.roles.values()):
+    if any(model.name not in members for models in choice.roles.values() for model in models):
         return  # report a mistyped name only once
     for name in members:
         if name not in roles:
             message = f"the model '{name}' of the group '{group.name}' has no role in the genai pipeline"
             yield Problem("EPB226", message, choice.where, "Assign a role under 'roles'.")
+
+
+def _find_missing_parts(group: GroupSpec, choice: GenaiChoice) -> Iterator[Problem]:
+    prefill, decode = choice.roles.get("prefill", ()), choice.roles.get("decode", ())
+    if prefill and decode and len(prefill) != len(decode):
+        counts = f"{format_count(len(prefill), 'model')} for the prompt, {format_count(len(decode), 'model')} for each token"
+        message = f"the pipeline of the group '{group.name}' has a different number of parts: {counts}"
+        hint = "List all parts of the model under 'prefill' and under 'decode', in the order in which they run."
+        yield Problem("EPB226", message, choice.where, hint)
 
 
 def _find_files(choice: GenaiChoice, directory: Path, problems: list[Problem]) -> Iterator[tuple[str, Path]]:

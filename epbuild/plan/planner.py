@@ -30,6 +30,7 @@ from epbuild.plan.outputs import (
 from epbuild.plan.pipeline import plan_genai
 from epbuild.plan.preparing import Preparation, get_maker, plan_preparations, with_files
 from epbuild.plan.selection import NOWHERE, Places, select_steps
+from epbuild.plan.sessions import Session, find_sharing_set_problems, list_sessions
 from epbuild.plan.shapes import find_input_problems, fit_inputs
 from epbuild.plan.source_problems import find_data_name_problems, find_source_problems, find_source_warnings
 from epbuild.plan.sources import Locate, SourceModel, find_source
@@ -189,6 +190,7 @@ class _Work:
             message = f"the group '{group.name}' has only one model, so it cannot share initializers"
             hint = "Add another model, or remove 'share_initializers'."
             self.problems.append(Problem("EPB238", message, group.share_initializers.where, hint))
+        self.problems += find_sharing_set_problems(group)
         seen: set[str] = set()
         for member in group.members:
             name, settings = member.name, member.compile
@@ -217,21 +219,9 @@ class _Work:
     def _add_steps(self, group: GroupSpec, target: PlannedTarget, merging: Merging | None, genai: Genai | None) -> None:
         place = f"{group.name}/{target.name}"
         members = list({member.name: member for member in group.members}.values())
-        compiles = [f"compile:{place}/{member.name}" for member in members]
-        prepared = [self._add_preparations(self.recipe.models[member.model.name]) for member in members]
-        share = f"share:{place}"
-        if group.share_weights:
-            self._add_session(share, group, target, members, (*compiles, share))
-            self.steps += [Step(ident, "compile", needs, share) for ident, needs in zip(compiles, prepared, strict=True)]
-            self.steps.append(Step(share, "share", tuple(compiles), share))
-            sessions: list[str] = [share]
-        else:
-            for member, ident, needs in zip(members, compiles, prepared, strict=True):
-                self._add_session(ident, group, target, [member], (ident,))
-                self.steps.append(Step(ident, "compile", needs, ident))
-            sessions = compiles
-        groups = [self.groups[session] for session in sessions]
-        verification = self._add_verification(groups, members)
+        needs = {member.name: self._add_preparations(self.recipe.models[member.model.name]) for member in members}
+        sessions = [self._add_session(group, target, session, needs) for session in list_sessions(group)]
+        verification = self._add_verification(sessions, members)
         for index, output in enumerate(self.recipe.outputs):
             if not output.is_for(group.name, target.name):
                 continue
@@ -240,7 +230,7 @@ class _Work:
                 replace(merging, step=f"merge:{place}" + (f"/{index + 1}" if index else "")) if merging is not None else None
             )
             path = resolve_output_path(output, group, target, self.problems)
-            part = plan_part(output, group, target, groups, own_merging, genai, self.problems)
+            part = plan_part(output, group, target, sessions, own_merging, genai, self.problems)
             if not path or part is None:
                 continue
             if verification is not None:
@@ -315,22 +305,32 @@ class _Work:
         self.steps.append(Step(emission.id, "emit", tuple(dict.fromkeys(needs)), emission.id))
 
     def _add_session(
-        self, ident: str, group: GroupSpec, target: PlannedTarget, members: Sequence[GroupMember], steps: tuple[str, ...]
-    ) -> None:
-        self.groups[ident] = SessionGroup(
+        self, group: GroupSpec, target: PlannedTarget, session: Session, needs: Mapping[str, tuple[str, ...]]
+    ) -> SessionGroup:
+        """Add the steps of a session, and return its action. `needs` has the steps that compile steps need, by member."""
+        place, kind = f"{group.name}/{target.name}", session.step_kind
+        steps = {f"{kind}:{place}/{member.name}": needs[member.name] for member in session.members}
+        ident = f"share:{place}/{session.set_name}".rstrip("/") if session.share else next(iter(steps))
+        self.steps += [Step(step, kind, needed, ident) for step, needed in steps.items()]
+        if session.share:
+            self.steps.append(Step(ident, "share", tuple(steps), ident))
+        self.groups[ident] = found = SessionGroup(
             id=ident,
             group=group.name,
             target=target,
-            members=tuple(self._make_member(member, target.graph_optimization_level) for member in members),
-            share=group.share_weights,
+            members=tuple(self._make_member(member, target.graph_optimization_level) for member in session.members),
+            share=session.share,
             allow_nondeterminism=group.allow_nondeterminism or target.allow_nondeterminism,
             timeout=group.timeout,
             memory=group.memory,
-            steps=steps,
+            steps=(*steps, ident) if session.share else tuple(steps),
             initializer_threshold=group.share_initializers.threshold if group.share_initializers else None,
             custom_ops=self.custom_ops[target.toolchain.name],
             may_fail=target.name in group.allow_failure,
+            compiled=session.compiled,
+            set_name=session.set_name,
         )
+        return found
 
     def _make_member(self, member: GroupMember, level: GraphOptimization) -> Member:
         """Return a member without files for targets with the default optimization `level`. `resolve` adds the files."""

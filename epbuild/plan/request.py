@@ -35,6 +35,7 @@ def compile_document(group: SessionGroup, digests: Mapping[Path, str], toolchain
         "format": FORMAT,
         "contract": CONTRACT,
         "members": [_build_member(member, digests) for member in group.members],
+        **({} if group.compiled else {"compiled": False}),
         "share_weights": group.share,
         **_build_shared_initializers(group),
         "eps": [_build_ep(ep, digests) for ep in target.eps],

@@ -19,17 +19,17 @@ from epbuild.recipe.model import ModelSpec
 
 def find_source_problems(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> list[Problem]:
     """Return the problems of the members of a session group. `headers` has the headers of known sources, by member."""
-    found = list(_find_unopenable(group, headers))
+    found = list(_find_unopenable(group, headers)) if group.compiled else []
     for member in group.members:
         found += find_data_name_problems(member.name, member.model, member.external if member.has_files else ())
-        if member.name in headers:
+        if member.name in headers and group.compiled:
             found += find_shape_problems(member, headers[member.name], group.target)
     return found
 
 
 def find_source_warnings(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> Iterator[Problem]:
     """Yield the warnings about the members of a session group. `headers` has the headers of known sources, by member."""
-    for member in group.members:
+    for member in group.members if group.compiled else ():
         if member.name in headers:
             yield from find_shape_warnings(member, headers[member.name], group.target)
             yield from _find_dynamic_nodes(member, headers[member.name], group)

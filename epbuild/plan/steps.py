@@ -34,7 +34,7 @@ from epbuild.recipe.image_reference import ImageReference
 from epbuild.recipe.model import NO_DEFAULTS, Archive, ArchiveFormat, Defaults, GenaiRole, Layout, ModelSpec, ToolchainSpec
 from epbuild.recipe.outputs import ARCHIVE_FORMS
 
-StepKind = Literal["prepare", "compile", "share", "verify", "merge", "emit"]
+StepKind = Literal["prepare", "compile", "copy", "share", "verify", "merge", "emit"]
 
 
 class ToolchainNeeds(NamedTuple):
@@ -109,7 +109,10 @@ class InTarget:
 
 
 class SessionGroup(InTarget, Struct, frozen=True, dict=True):
-    """Models that one new process compiles in order, for one target: all members of a sharing group, or a single model."""
+    """Models that one new process compiles in order, for one target: all members of a sharing set, or a single model.
+
+    A group with `compiled=False` has a single model, which is emitted without being compiled.
+    """
 
     id: str
     group: str
@@ -127,11 +130,16 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
     """True if the recipe allows a repeated compile to write different bytes."""
     may_fail: bool = False
     """True if a build can succeed even if this session group fails."""
+    compiled: bool = True
+    set_name: str = ""
+    """Name of the sharing set: its first member. Empty if the recipe's group has only one set."""
 
     @property
     def weights_file(self) -> str | None:
         """Name of the shared weights file, or None. EPs that share weights through this file store its name in their output."""
-        return f"{self.group}.weights.bin" if self.share and self.initializer_threshold is not None else None
+        if not self.share or self.initializer_threshold is None:
+            return None
+        return f"{self.group}-{self.set_name}.weights.bin" if self.set_name else f"{self.group}.weights.bin"
 
     def member(self, name: str) -> Member:
         """Return a member by its name. Raises KeyError."""
@@ -144,7 +152,7 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
     def max_fallback_nodes(self, member: Member) -> int | None:
         """Return the maximum number of fallback nodes of a member, or None if there is no limit."""
         asked = member.expect.fallback_nodes
-        if asked == "any" or (asked is None and self.target.leaves_to_cpu):
+        if asked == "any" or not self.compiled or (asked is None and self.target.leaves_to_cpu):
             return None
         return asked or 0
 
@@ -186,7 +194,10 @@ class Merging(Struct, frozen=True):
 
 
 class Genai(Struct, frozen=True):
-    """Pipeline of onnxruntime-genai for a group. `config` is a configuration without the pipeline. `roles` maps models to roles."""
+    """Pipeline of onnxruntime-genai for a group. `config` is a configuration without the pipeline.
+
+    `roles` maps models to roles. Models of one role are in the order in which they run.
+    """
 
     config: Path
     roles: Mapping[str, GenaiRole]

@@ -158,7 +158,7 @@ def make_verification_id(group: str, target: str) -> str:
 def plan_verification(sessions: Sequence[SessionGroup], choices: Mapping[str, VerifyChoice | None]) -> Verification | None:
     """Plan the verification of a group's session groups for one target. Return None if no member is verified.
 
-    `choices` has the settings by member.
+    `choices` has the settings by member. Members that are not compiled are not verified.
     """
     checked = [
         CheckedMember(
@@ -169,6 +169,7 @@ def plan_verification(sessions: Sequence[SessionGroup], choices: Mapping[str, Ve
             maker=None if choice.reference == "prepared" else member.maker,
         )
         for session in sessions
+        if session.compiled
         for member in session.members
         if (choice := choose_check(member, choices.get(member.name))) is not None
     ]

@@ -25,6 +25,7 @@ class MappingReader:
         self, node: Node, problems: list[Problem], home: Path, paths: dict[tuple[Position, str], str] | None = None
     ) -> None:
         self.where: Position = node.where
+        self.is_mapping = isinstance(node, MappingNode)
         self.entries: Mapping[str, KeyedNode] = node.entries if isinstance(node, MappingNode) else {}
         self.gaps: frozenset[str] = node.gaps if isinstance(node, MappingNode) else frozenset()
         self.problems = problems

@@ -20,7 +20,7 @@ from epbuild.recipe.model import (
 )
 from epbuild.recipe.models import overlay_choice, read_verify
 from epbuild.recipe.names import name_problem
-from epbuild.recipe.nodes import MappingNode, SequenceNode, merge_nodes, render
+from epbuild.recipe.nodes import MappingNode, ScalarNode, SequenceNode, merge_nodes, render
 from epbuild.recipe.problems import MISSING_KEY
 from epbuild.recipe.template import substitute
 
@@ -37,12 +37,13 @@ def read_group(
     allow_failure: frozenset[str],
 ) -> GroupSpec:
     """Return a group with its members and targets. `allow_failure` lists targets for which the group may fail."""
+    sets = tuple(_read_sharing_sets(fields))
     return GroupSpec(
         name=name,
         where=where,
         members=members,
         targets=targets,
-        share_weights=fields.flag("share_weights"),
+        share_weights=fields.flag("share_weights") or bool(sets),
         share_initializers=_read_initializer_sharing(fields),
         allow_nondeterminism=fields.flag("allow_nondeterminism"),
         timeout=fields.number("timeout"),
@@ -50,7 +51,14 @@ def read_group(
         merge=_read_merge(fields.mapping("merge")) if "merge" in fields.entries else None,
         genai=_read_genai(fields.mapping("genai")) if "genai" in fields.entries else None,
         allow_failure=allow_failure,
+        sharing_sets=sets,
     )
+
+
+def _read_sharing_sets(group: MappingReader) -> Iterator[tuple[Reference, ...]]:
+    for item in group.items("share_weights"):
+        names = item.items if isinstance(item, SequenceNode) else ()
+        yield tuple(Reference(str(name.value), name.where) for name in names if isinstance(name, ScalarNode))
 
 
 def read_member(model: Reference, group: MappingReader, own: MappingReader) -> GroupMember:
@@ -66,6 +74,7 @@ def read_member(model: Reference, group: MappingReader, own: MappingReader) -> G
         _read_expectation(expected) if expected is not None else Expectation(),
         own.shapes("input_shapes"),
         overlay_choice(read_verify(own), read_verify(group)),
+        compiled=settings is None or settings.is_mapping,
     )
 
 
@@ -145,9 +154,16 @@ def _read_genai(fields: MappingReader) -> GenaiChoice:
         where=fields.where,
         config=fields.path("config") or Reference("", fields.where),
         # The schema ensures that all keys are roles.
-        roles={role: roles.reference(role) for role in roles.entries},  # type: ignore[misc]
+        roles={role: tuple(_read_models_of_role(roles, role)) for role in roles.entries},  # type: ignore[misc]
         files=fields.paths("files"),
     )
+
+
+def _read_models_of_role(roles: MappingReader, role: str) -> Iterator[Reference]:
+    if isinstance(roles.entries[role].node, SequenceNode):
+        yield from (Reference(text, where) for text, where in roles.texts(role))
+    else:
+        yield roles.reference(role)
 
 
 def _read_connections(fields: MappingReader) -> Iterator[tuple[Reference, Reference]]:

@@ -289,6 +289,8 @@ class GroupMember(NamedTuple):
     input_shapes: Mapping[str, InputShape] = NONE
     """Shapes of inputs in this group, in addition to the model's own `input_shapes`."""
     verify: VerifyChoice | None = None
+    compiled: bool = True
+    """False for `compile: none`: the model is emitted as it is, and runs on the CPU EP."""
 
 
 class Merge(NamedTuple):
@@ -311,8 +313,8 @@ class GenaiChoice(NamedTuple):
     where: Position
     config: Reference
     """Path, relative to the recipe, of a JSON file with the complete configuration except the pipeline."""
-    roles: Mapping[GenaiRole, Reference]
-    """Models of the group by role."""
+    roles: Mapping[GenaiRole, tuple[Reference, ...]]
+    """Models of the group by role. Several models of one role run one after the other."""
     files: tuple[Reference, ...] = ()
     """Other files to emit, such as the files of the tokenizer, relative to the recipe."""
 
@@ -325,6 +327,7 @@ class GroupSpec(NamedTuple):
     members: tuple[GroupMember, ...]
     targets: tuple[Reference, ...]
     share_weights: bool
+    """True if all members, or the members of each set in `sharing_sets`, share weights."""
     share_initializers: InitializerSharing | None = None
     """Settings of the shared weights file. None if source models keep their initializers, as in groups that do not share weights."""
     timeout: float | None = None
@@ -337,6 +340,8 @@ class GroupSpec(NamedTuple):
     """True if the recipe accepts that a second compile may produce different bytes. Targets have the same setting."""
     allow_failure: frozenset[str] = frozenset()
     """Targets for which a failure of this group does not fail the build."""
+    sharing_sets: tuple[tuple[Reference, ...], ...] = ()
+    """Sets of members that share weights with each other. Empty if all members of a sharing group form one set."""
 
 
 class Archive(NamedTuple):

@@ -16,7 +16,9 @@ from epbuild.recipe.template import OUTPUT_NAMES
 LATER = dict.fromkeys(("path", "model", "context_binary", "include_source", "component_name", "registry"), OUTPUT_NAMES)
 """Keys of an output whose templates may contain names that depend on a group and a target."""
 
-_DEFAULT_MODEL = "${model}_ctx.onnx"
+DEFAULT_MODEL = "${model}_ctx.onnx"
+DEFAULT_SOURCE = "${model}.onnx"
+"""Template for the file names of models that are not compiled, if the recipe sets no template."""
 _DEFAULT_CONTEXT_BINARY = "${first_model}_${ep.short}.bin"
 
 Match = Callable[[str, Position, str], tuple[str, ...] | None]
@@ -69,7 +71,7 @@ def read_output(fields: MappingReader, match: Match) -> OutputSpec:
         where=fields.where,
         layout=layout,
         path=fields.setting("path") or Setting("", fields.where, fields.where),
-        model=fields.setting("model") or Setting(_DEFAULT_MODEL, fields.where, fields.where),
+        model=fields.setting("model") or Setting(DEFAULT_MODEL, fields.where, fields.where),
         context_binary=fields.setting("context_binary") or Setting(_DEFAULT_CONTEXT_BINARY, fields.where, fields.where),
         include_source=fields.setting("include_source"),
         component_name=fields.setting("component_name"),

@@ -151,15 +151,16 @@ def _open_session(
     register(options, variant.custom_ops, fit.libraries)
     if configure is not None:
         configure(model, options)
+    is_compiled = model not in variant.uncompiled
     try:
-        for ep, device in zip(variant.eps, fit.devices, strict=True):
+        for ep, device in zip(variant.eps, fit.devices, strict=True) if is_compiled else ():
             if device is None:
                 options.add_provider(ep.name, dict(ep.provider_options))
             else:
                 options.add_provider_for_devices([device], dict(ep.provider_options))
-        for key, value in variant.session_options.items():
+        for key, value in variant.session_options.items() if is_compiled else ():
             options.add_session_config_entry(key, value)
-        if variant.share_weights:
+        if variant.share_weights and is_compiled:
             options.add_session_config_entry("ep.share_ep_contexts", "1")
         # The fallback is disabled: it prints, tries the CPU EP, which cannot run compiled models, and hides the first error.
         return onnxruntime.InferenceSession(str(file), sess_options=options, enable_fallback=0)

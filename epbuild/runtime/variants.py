@@ -67,13 +67,15 @@ class Variant:
     several: bool
     """True if the variant has several models, or a model that was merged from several models."""
     models: Mapping[str, Path]
-    """EPContext models by name, in the order of the group."""
+    """Models by name, in the order of the group."""
     compatibility: Mapping[str, tuple[str, ...]]
     """Compatibility strings in the models, by EP. Each EP uses its strings to decide whether the models fit a device."""
     files: tuple[Path, ...] = ()
     """Files that the models refer to and need: context binaries and external data."""
     custom_ops: tuple[CustomOps, ...] = ()
     """Custom operators in the models."""
+    uncompiled: frozenset[str] = frozenset()
+    """Names of the models that were not compiled and run on the CPU EP."""
 
 
 def find_variants(path: Path) -> list[Variant]:
@@ -152,6 +154,7 @@ def _read_variant(path: Path, document: Any) -> Variant:
                 _read_custom_ops(item, distributions)
                 for item in _check_list_of_dicts(document.get("custom_ops", []), "custom_ops")
             ),
+            uncompiled=frozenset(model["name"] for model in models if model.get("compiled") is False),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise OpenError("EPB632", f"the manifest {path} is invalid: {type(error).__name__}: {error}") from error

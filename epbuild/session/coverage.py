@@ -9,10 +9,10 @@ from typing import Any
 from msgspec.structs import asdict
 
 from epbuild.core.errors import Problem
-from epbuild.plan.result import ActionResult, CompileResult, VerificationResult
+from epbuild.plan.result import ActionResult, CompileResult, ModelResult, VerificationResult
 from epbuild.plan.steps import Action, Plan, SessionGroup
 from epbuild.plan.verification import Verification, make_verification_id
-from epbuild.session.events import ModelCovered
+from epbuild.session.events import Coverage, ModelCovered
 from epbuild.verify.fallback import FallbackNodes
 from epbuild.verify.live.judging import find_number_problems
 
@@ -60,9 +60,9 @@ def list_all_models(
                 step,
                 name,
                 target,
-                outcome="failed verify" if unverified else "partial" if model.fallback_nodes else "whole",
+                outcome=_get_outcome(group, model, is_verified=not unverified),
                 ep_context_nodes=len(model.nodes),
-                outside=FallbackNodes.of(model),
+                outside=FallbackNodes.of(model) if group.compiled else None,
                 reason=unverified[0].message if unverified else None,
                 size=result.size(model.files),
                 seconds=result.measured.members.get(member.name),
@@ -72,6 +72,14 @@ def list_all_models(
             rows.append(row)
     order = {model: number for number, model in enumerate(dict.fromkeys(row.model for row in rows))}
     return sorted(rows, key=lambda row: order[row.model])
+
+
+def _get_outcome(group: SessionGroup, model: ModelResult, *, is_verified: bool) -> Coverage:
+    if not group.compiled:
+        return "on the CPU"
+    if not is_verified:
+        return "failed verify"
+    return "partial" if model.fallback_nodes else "whole"
 
 
 def _find_verify_problems(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _INTERVAL = 1.0
 """Seconds before the first event about hashing, and between such events."""
-Coverage = Literal["whole", "partial", "failed verify", "failed", "not built"]
+Coverage = Literal["whole", "partial", "on the CPU", "failed verify", "failed", "not built"]
 """`whole` and `partial`: the EPs of a target took all nodes of a model, or only some. `failed`: the model could not be compiled.
 
 `failed verify`: the model was compiled, but its `verify` step failed. `not built`: the model was never compiled.
@@ -242,8 +242,9 @@ class ModelCovered(Event, frozen=True):
     target: str
     """Name of the target."""
     outcome: Coverage
-    """`whole` and `partial`: the EP took all nodes, or only some. `failed`: the model could not be compiled. `failed verify`: the
-    model was compiled, but its verification failed. `not built`: the model was not compiled."""
+    """`whole` and `partial`: the EP took all nodes, or only some. `on the CPU`: the recipe has `compile: none` for the model.
+    `failed`: the model could not be compiled. `failed verify`: the model was compiled, but its verification failed.
+    `not built`: the model was not compiled."""
     ep_context_nodes: int | None = None
     """Number of EPContext nodes; null if nothing was compiled."""
     outside: FallbackNodes | None = None

@@ -188,8 +188,20 @@ def check_sharing(artifact: ArtifactFolder) -> Iterator[Finding]:
     if not all(context_ep.entry is not None and context_ep.entry.sharing.binaries == "one" for context_ep in context_eps):
         yield from _check_shared_data(artifact, manifest)
         return
-    flaw = check_one_binary(artifact.models)
-    yield Finding("sharing", subject, "passed") if flaw is None else make_failed("sharing", subject, flaw)
+    for models in list_sharing_sets(artifact, manifest):
+        flaw = check_one_binary(models)
+        yield Finding("sharing", subject, "passed") if flaw is None else make_failed("sharing", subject, flaw)
+
+
+def list_sharing_sets(artifact: ArtifactFolder, manifest: Manifest) -> list[list[Model]]:
+    """Return the sets of models that share weights. Models with one action key were compiled together."""
+    keys = {listed.file: listed.action_key for listed in manifest.models if listed.compiled}
+    sets: dict[str, list[Model]] = {}
+    for model in artifact.models:
+        if model.file in keys:
+            sets.setdefault(keys[model.file], []).append(model)
+    found = list(sets.values())
+    return found if len(found) == 1 else [models for models in found if len(models) > 1]
 
 
 def _find_shared_binaries(models: Sequence[Model]) -> dict[str, list[str]]:

@@ -48,6 +48,9 @@ class ListedModel(Struct, frozen=True):
     signature: ModelSignature | None
     left: tuple[FallbackNode, ...] = ()
     """Fallback nodes."""
+    compiled: bool = True
+    action_key: str = ""
+    """Action key of the session group that compiled the model. Models with equal keys share weights."""
 
 
 class Manifest(Struct, frozen=True):
@@ -170,6 +173,8 @@ def _read_model(item: Mapping[str, Any]) -> ListedModel:
         ),
         signature=find_source_signature(item),
         left=convert(item.get("left", []), tuple[FallbackNode, ...]),
+        compiled=item.get("compiled", True),
+        action_key=item["action_key"],
     )
 
 

@@ -20,8 +20,8 @@ def check_models(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that models are complete, and that at least one is compiled."""
     for model in artifact.models:
         name = artifact.format_path(model.file)
-        flaw = check_whole(model)
-        if flaw is None:
+        flaw, listed = check_whole(model), artifact.listed.get(model.file)
+        if flaw is None or (flaw.code == "EPB603" and listed is not None and not listed.compiled):
             yield Finding("model", name, "passed")
         elif flaw.code == "EPB603" and artifact.manifest is None and artifact.whole:
             yield Finding("model", name, "skipped", "It contains no EPContext node: it is not a compiled model.")

@@ -29,6 +29,7 @@ export function drawCoverage(section) {
       {},
       el("span", {}, cellKey("whole", "W"), " whole"),
       el("span", {}, cellKey("partial", "3"), " fallback nodes"),
+      el("span", {}, cellKey("on-the-CPU", "C"), " on the CPU"),
       el("span", {}, cellKey("failed-verify", "V"), " failed verify"),
       el("span", {}, cellKey("failed", "F"), " failed"),
       el("span", {}, cellKey("not-built", "N"), " not built"),
@@ -119,7 +120,7 @@ function matrixCell(row) {
     row.seconds === null ? null : formatSeconds(row.seconds),
   ].filter(Boolean);
   const label = [`${row.model} for ${row.target}: ${words}`, ...known].join(", ");
-  const kind = row.outcome.replace(" ", "-");
+  const kind = row.outcome.replaceAll(" ", "-");
   return el(
     "button",
     { type: "button", class: `cell ${kind}`, "aria-label": label, title: label, click: () => showCoverage(row) },

@@ -278,7 +278,7 @@ export function coverageSum(rows) {
       words.map((outcome, place) => [place ? ", " : "", count(counts.get(outcome)), ` ${COVERAGE_WORDS[outcome]}`]),
     ),
     stackedBar(
-      COVERAGE.map((kind) => ({ kind: kind.replace(" ", "-"), amount: counts.get(kind) ?? 0 })),
+      COVERAGE.map((kind) => ({ kind: kind.replaceAll(" ", "-"), amount: counts.get(kind) ?? 0 })),
       rows.length,
       label,
     ),

@@ -31,6 +31,7 @@ from epbuild.core.records import convert
 from epbuild.diff.facts import Incomparable
 from epbuild.publish.sizes import is_metadata
 from epbuild.session.coverage import find_worst_figures
+from epbuild.session.events import Coverage
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.manifest import Manifest
 
@@ -208,7 +209,10 @@ def _collect_side(artifacts: Iterable[ArtifactFolder], report: _Side) -> _Side:
 def _read_model(model: Mapping[str, Any]) -> ComparedModel:
     left = int(model["fallback_nodes"])
     nodes = len(model["ep_context_nodes"])
-    return ComparedModel("partial" if left else "whole", nodes, left, None, None, find_worst_figures(model.get("figures", ())))
+    outcome: Coverage = "partial" if left else "whole"
+    if not model.get("compiled", True):
+        outcome = "on the CPU"
+    return ComparedModel(outcome, nodes, left, None, None, find_worst_figures(model.get("figures", ())))
 
 
 def _compare_models(before: Mapping[_Key, ComparedModel], after: Mapping[_Key, ComparedModel]) -> Iterator[ModelChange]:

@@ -159,8 +159,9 @@ class ReportedCoverage(Struct, frozen=True):
     target: str
     """Name of the target."""
     outcome: Coverage
-    """`whole` and `partial`: the EPs took all nodes, or only some. `failed`: the model could not be compiled. `failed verify`: the
-    model was compiled, but its verification failed. `not built`: the model was never compiled."""
+    """`whole` and `partial`: the EPs took all nodes, or only some. `on the CPU`: the recipe has `compile: none` for the model.
+    `failed`: the model could not be compiled. `failed verify`: the model was compiled, but its verification failed.
+    `not built`: the model was never compiled."""
     ep_context_nodes: int | None
     """Number of EPContext nodes; null if nothing was compiled."""
     fallback_nodes: int | None

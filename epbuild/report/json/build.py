@@ -123,8 +123,9 @@ class CoveredView(View, frozen=True, kw_only=True):
     target: str
     """Name of the target."""
     outcome: Coverage
-    """`whole` and `partial`: the EP took all nodes, or only some. `failed`: the model could not be compiled. `failed verify`: the
-    model was compiled, but its verification failed. `not built`: the model was not compiled."""
+    """`whole` and `partial`: the EPs took all nodes, or only some. `on the CPU`: the recipe has `compile: none` for the model.
+    `failed`: the model could not be compiled. `failed verify`: the model was compiled, but its verification failed.
+    `not built`: the model was not compiled."""
     ep_context_nodes: int | None
     """Number of EPContext nodes; null if nothing was compiled."""
     left: tuple[LeftView, ...]

@@ -25,10 +25,11 @@ from epbuild.session.events import ModelCovered
 
 _INDENT = "  "
 _GAP = 2
-_COLORS = {"whole": "32", "partial": "33", "failed verify": "31", "failed": "31", "not built": DIM}
+_COLORS = {"whole": "32", "partial": "33", "on the CPU": DIM, "failed verify": "31", "failed": "31", "not built": DIM}
 _WORDS = {
     "whole": "whole",
     "partial": "partial",
+    "on the CPU": "on the CPU",
     "failed verify": "failed verify",
     "failed": "failed",
     "not built": "not built",

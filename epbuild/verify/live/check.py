@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from epbuild.core.shown import ProgressLines
 from epbuild.verify.artifact import ArtifactFolder
+from epbuild.verify.contexts import list_sharing_sets
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Finding, Outcome, format_sentence
 from epbuild.verify.live.comparison import NumbersFindings, OutputComparison
@@ -133,8 +134,10 @@ def _make_batches(artifact: ArtifactFolder, names: Mapping[str, str]) -> Iterato
     """Group models that share a binary or weights. Every other model is a separate batch."""
     models = [model for model in artifact.models if model.file in names]
     if models and artifact.manifest is not None and artifact.manifest.share_weights:
-        yield _Batch(tuple((names[model.file], model) for model in models), share=True)
-        return
+        sets = [[model for model in found if model in models] for found in list_sharing_sets(artifact, artifact.manifest)]
+        yield from (_Batch(tuple((names[model.file], model) for model in found), share=True) for found in sets if found)
+        shared = [model for found in sets for model in found]
+        models = [model for model in models if model not in shared]
     together: dict[str, list[Model]] = {}
     for model in models:
         binaries = [binary for node in model.nodes if (binary := model.find_binary(node)) is not None]

@@ -1,0 +1,78 @@
+"""Models that a group emits without compiling them, as they are or as their preparations wrote them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from epbuild.core.clone import copy_file
+from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
+from epbuild.core.safepath import resolve_links
+from epbuild.onnxfile.edit.fix_sizes import fix_sizes
+from epbuild.onnxfile.read.epcontext import read_compatibility
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.wire import MalformedModel
+from epbuild.plan.result import CompileResult, ContextNode, Measurements, ModelResult
+from epbuild.plan.steps import SessionGroup
+from epbuild.toolchain.execution import Execution
+from epbuild.verify.signature import get_signature
+
+_FOLDER = "out"
+
+
+def copy_model(group: SessionGroup, execution: Execution) -> CompileResult:
+    """Store the only model of a session group, with its external data, and return the result.
+
+    Raises BuildError if the model's input sizes cannot be set, EnvironmentFailure if the model cannot be read, and StoreError.
+    """
+    begin = time.monotonic()
+    [member] = group.members
+    files = stage_copy(group, execution)
+    file = _get_file_name(group)
+    header = read_header(files[file])
+    execution.log.write_text(f"{file} is emitted without being compiled\n", encoding="utf-8")
+    # The store copies external data directly from its place.
+    folder, data = execution.staging / _FOLDER, {name: path for name, path in files.items() if name != file}
+    kept = execution.keep(folder, [file])
+    artifacts = {**kept.artifacts, **{name: execution.store.put(resolve_links(path)) for name, path in data.items()}}
+    execution.recheck()
+    model = ModelResult(
+        member=member.name,
+        source=get_signature(header),
+        file=file,
+        binaries={},
+        data=tuple(data),
+        nodes=tuple(map(ContextNode.of, header.ep_context_nodes)),
+        fallback_nodes=len(header.other_nodes),
+        compatibility=read_compatibility(header.metadata),
+        output_shapes={value.name: value.shape for value in header.outputs},
+    )
+    measured = Measurements(seconds=round(time.monotonic() - begin, 3), members={}, peak_memory=None)
+    return CompileResult(artifacts, kept.log, measured, (model,))
+
+
+def stage_copy(group: SessionGroup, execution: Execution) -> dict[str, Path]:
+    """Write the graph of a group's only model to the staging directory, with the input sizes of the recipe.
+
+    Return the paths of the graph and of the external data by artifact name. Raises the errors of `copy_model`.
+    """
+    [member] = group.members
+    graph = execution.staging / _FOLDER / _get_file_name(group)
+    try:
+        graph.parent.mkdir()
+        if member.inputs:
+            fix_sizes(member.graph, graph, member.inputs)
+        else:
+            copy_file(resolve_links(member.graph), graph)
+    except MalformedModel as error:
+        message = f"the input sizes of the model '{member.name}' cannot be set: {error}"
+        raise BuildError(Problem("EPB265", message, StepId(group.id), "Export the model again.")) from error
+    except OSError as error:
+        message = f"the sources could not be staged: {error.strerror or error}"
+        hint = "Check the space and the permissions of the recipe's folder."
+        raise EnvironmentFailure(Problem("EPB412", message, StepId(group.id), hint)) from error
+    return {graph.name: graph, **member.external}
+
+
+def _get_file_name(group: SessionGroup) -> str:
+    return f"{group.members[0].name}.onnx"

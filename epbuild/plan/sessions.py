@@ -1,0 +1,70 @@
+"""Sessions of a group: the members that one process compiles together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from epbuild.core.errors import Problem, suggest_nearest
+from epbuild.recipe.model import GroupMember, GroupSpec, Reference
+
+
+class Session(NamedTuple):
+    """Members that one process compiles, in the order of the group."""
+
+    members: tuple[GroupMember, ...]
+    share: bool = False
+    """True if the members share weights."""
+    set_name: str = ""
+    """Name of the sharing set: its first member. Empty if the group has only one set."""
+
+    @property
+    def compiled(self) -> bool:
+        """False if the session emits its only model without compiling it."""
+        return self.members[0].compiled
+
+    @property
+    def step_kind(self) -> Literal["compile", "copy"]:
+        return "compile" if self.compiled else "copy"
+
+
+def list_sessions(group: GroupSpec) -> list[Session]:
+    """Return the sessions of a group, in the order of their first members. Members that share no weights are alone."""
+    members = {member.name: member for member in group.members}
+    sets = _list_sharing_sets(group, members)
+    found: list[Session] = []
+    for member in members.values():
+        names = next((names for names in sets if member.name in names), None)
+        if names is None or not member.compiled:
+            found.append(Session((member,)))
+        elif member.name == names[0]:
+            set_name = names[0] if len(sets) > 1 else ""
+            found.append(Session(tuple(members[name] for name in names), share=True, set_name=set_name))
+    return found
+
+
+def _list_sharing_sets(group: GroupSpec, members: dict[str, GroupMember]) -> list[list[str]]:
+    """Return the names of the compiled members of each sharing set, in the order of the group."""
+    if not group.share_weights:
+        return []
+    sets = [{reference.name for reference in names} for names in group.sharing_sets] or [set(members)]
+    listed = ([name for name, member in members.items() if member.compiled and name in names] for names in sets)
+    return [names for names in listed if names]
+
+
+def find_sharing_set_problems(group: GroupSpec) -> Iterator[Problem]:
+    """Yield a problem for each name in a sharing set that is unknown, repeated, or the name of a member that is not compiled."""
+    members = {member.name: member for member in group.members}
+    seen: dict[str, Reference] = {}
+    for reference in (reference for names in group.sharing_sets for reference in names):
+        name = reference.name
+        if name not in members:
+            message = f"'share_weights' names '{name}', which is not a model of the group '{group.name}'"
+            hint = suggest_nearest(name, members) or f"Models of the group: {', '.join(members)}."
+            yield Problem("EPB230", message, reference.where, hint)
+        elif not members[name].compiled:
+            message = f"the model '{name}' is not compiled and cannot share a context binary"
+            yield Problem("EPB230", message, reference.where, "Remove it from 'share_weights', or remove its 'compile: none'.")
+        elif seen.setdefault(name, reference) is not reference:
+            message = f"'share_weights' names the model '{name}' twice"
+            yield Problem("EPB230", message, reference.where, "List each model in one set only.")
