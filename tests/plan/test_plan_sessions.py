@@ -1,0 +1,105 @@
+"""Sessions of a group: sets of models that share weights, and models that are not compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epbuild.core.errors import PlanError
+from epbuild.plan.steps import Step
+from tests.support.plan_recipes import RECIPE, edited, plan_of, problems_of, write_model, write_models
+from tests.support.recipe_texts import codes_and_places, places
+
+PARTS = (
+    "    models: [prefill, decode]\n",
+    "    models: [prefill_0, prefill_1, decode_0, {model: head, compile: none}, decode_1, alone]\n",
+)
+SETS = ("share_weights: true", "share_weights: [[prefill_0, decode_0], [decode_1, prefill_1]]")
+MODELS = (
+    "  classifier: models",
+    "".join(f"  {name}: models/{name}.onnx\n" for name in ("prefill_0", "prefill_1", "decode_0", "decode_1", "alone", "head"))
+    + "  classifier: models",
+)
+TEXT = edited(RECIPE, PARTS, SETS, MODELS)
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Path:
+    write_models(tmp_path)
+    for name in ("prefill_0", "prefill_1", "decode_0", "decode_1", "alone", "head"):
+        write_model(tmp_path / "models" / f"{name}.onnx", weights={"shared": [4]})
+    return tmp_path
+
+
+def test_each_sharing_set_is_one_process_with_one_binary(workshop: Path) -> None:
+    plan = plan_of(workshop, TEXT, ["emit:decoder/*"])
+    members = {ident: [member.name for member in group.members] for ident, group in plan.session_groups.items()}
+    assert members == {
+        "share:decoder/phone/prefill_0": ["prefill_0", "decode_0"],
+        "share:decoder/phone/prefill_1": ["prefill_1", "decode_1"],
+        "copy:decoder/phone/head": ["head"],
+        "compile:decoder/phone/alone": ["alone"],
+    }
+    assert [group.share for group in plan.session_groups.values()] == [True, True, False, False]
+    binaries = plan.emissions["emit:decoder/phone/directory"].parts[0].binaries
+    assert {name: names["QNNExecutionProvider"] for name, names in binaries.items()} == {
+        "prefill_0": "prefill_0_qnn.bin",
+        "decode_0": "prefill_0_qnn.bin",
+        "prefill_1": "prefill_1_qnn.bin",
+        "decode_1": "prefill_1_qnn.bin",
+        "alone": "alone_qnn.bin",
+    }
+
+
+def test_an_uncompiled_model_is_emitted_under_its_own_name(workshop: Path) -> None:
+    plan = plan_of(workshop, TEXT)
+    assert Step("copy:decoder/phone/head", "copy", (), "copy:decoder/phone/head") in plan.steps
+    assert not plan.session_groups["copy:decoder/phone/head"].compiled
+    part = plan.emissions["emit:decoder/phone/directory"].parts[0]
+    assert (part.models["head"], part.models["alone"]) == ("head.onnx", "alone_ctx.onnx")
+    assert "head" not in part.binaries
+
+
+def test_the_template_for_file_names_applies_to_uncompiled_models(workshop: Path) -> None:
+    plan = plan_of(workshop, TEXT + "    model: ${model}.x.onnx\n")
+    assert plan.emissions["emit:decoder/phone/directory"].parts[0].models["head"] == "head.x.onnx"
+
+
+def test_an_uncompiled_model_may_have_open_sizes(workshop: Path) -> None:
+    write_model(workshop / "models" / "head.onnx", shape=["batch", None])
+    plan_of(workshop, TEXT)
+    with pytest.raises(PlanError, match="open dimensions"):
+        plan_of(workshop, edited(TEXT, (", compile: none", "")))
+
+
+def test_a_group_with_compile_none_copies_all_models_but_those_with_settings(workshop: Path) -> None:
+    text = edited(RECIPE, ("[prefill, decode]", "[prefill, {model: decode, compile: {}}]\n    compile: none"), ("true", "false"))
+    plan = plan_of(workshop, text, ["emit:decoder/*"])
+    assert [*plan.session_groups] == ["copy:decoder/phone/prefill", "compile:decoder/phone/decode"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        ("[[prefill_0, ‸decode]]", "'share_weights' names 'decode', which is not a model of the group 'decoder'. Did you mean"),
+        ("[[prefill_0, decode_0], [prefill_1, ‸decode_0]]", "'share_weights' names the model 'decode_0' twice"),
+        ("[[prefill_0, ‸head]]", "the model 'head' is not compiled and cannot share a context binary"),
+    ],
+)
+def test_wrong_sharing_sets_are_reported_in_place(workshop: Path, sets: str, words: str) -> None:
+    text, marks = places(edited(TEXT, (SETS[1], f"share_weights: {sets}")))
+    found = problems_of(workshop, text)
+    assert codes_and_places(found) == [("EPB230", *mark) for mark in marks]
+    assert words in found[0].text
+
+
+def test_a_group_with_an_uncompiled_model_cannot_be_merged(workshop: Path) -> None:
+    with pytest.raises(PlanError, match="cannot be merged, because its model 'head' is not compiled"):
+        plan_of(workshop, edited(TEXT, (SETS[1], "merge: {name: llm}")))
+
+
+def test_each_sharing_set_has_its_own_weights_file(workshop: Path) -> None:
+    text = edited(TEXT, (SETS[1], f"{SETS[1]}\n    share_initializers: true"))
+    groups = plan_of(workshop, text).session_groups
+    assert groups["share:decoder/phone/prefill_1"].weights_file == "decoder-prefill_1.weights.bin"
