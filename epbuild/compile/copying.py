@@ -1,4 +1,4 @@
-"""Models that a group emits without compiling them, as they are or as their preparations wrote them."""
+"""Copies of models that a group emits without compiling them."""
 
 from __future__ import annotations
 

@@ -337,6 +337,9 @@ class _Work:
         key = (id(member), level)
         if key not in self.members:
             model = self.recipe.models[member.model.name]
+            if member.dimensions:
+                sizes = {**model.dimensions, **member.dimensions}
+                model = replace(model, dimensions=sizes, dimension_places={**model.dimension_places, **member.dimension_places})
             self.members[key] = Member(
                 name=member.name,
                 model=model,

@@ -40,6 +40,7 @@ from epbuild.recipe.nodes import (
 )
 from epbuild.recipe.problems import BAD_NAME, MISSING_KEY, UNKNOWN_KEY, WRONG_VALUE, format_choices, quote_text
 from epbuild.recipe.requirement import read_requirement
+from epbuild.recipe.splitting import Parts, write_out_members, write_out_parts
 from epbuild.recipe.template import TemplateNames
 
 DEVICE_KEYS = ("soc", "device")
@@ -82,8 +83,11 @@ def write_out(
         if listed is not None:
             entries["models"] = _replace_node(entries["models"], make_mapping(entries["models"].node.where, listed.entries))
     targets = _Targets(_get_section(entries, "toolchains"), problems, has_catalogs="catalogs" in entries)
+    models = _get_section(entries, "models")
+    parts: Parts = {}
     if "models" in entries:
-        entries["models"] = _replace_node(entries["models"], targets.write_out_models(entries["models"].node))
+        written_models, parts = write_out_parts(entries["models"].node, {"recipe.name": name, **variables}, problems)
+        entries["models"] = _replace_node(entries["models"], targets.write_out_models(written_models))
     if "targets" in entries:
         entries["targets"] = _replace_node(entries["targets"], targets.write_out(entries["targets"].node))
         if targets.toolchains:
@@ -91,7 +95,7 @@ def write_out(
     written = _get_section(entries, "groups")
     if "models" in entries and ("groups" in absent or "groups" in entries):
         groups = entries["groups"].node if "groups" in entries else make_mapping(root.where, {})
-        _add(entries, "groups", _write_out_groups(groups, _get_section(entries, "models"), problems))
+        _add(entries, "groups", write_out_members(_write_out_groups(groups, models, problems), models, parts))
     if "outputs" in absent:
         path = make_scalar(root.where, _DEFAULT_OUTPUT)
         output = make_mapping(root.where, {"layout": _imply(make_scalar(root.where, "directory")), "path": _imply(path)})

@@ -67,6 +67,7 @@ def read_member(model: Reference, group: MappingReader, own: MappingReader) -> G
     if name != model.name and (problem := name_problem(name, own.where_of("name"))):
         own.problems.append(problem)
     settings, expected = _overlay_settings(group, own, "compile"), _overlay_settings(group, own, "expect")
+    sizes = own.mapping("dimensions")
     return GroupMember(
         name,
         model,
@@ -75,6 +76,8 @@ def read_member(model: Reference, group: MappingReader, own: MappingReader) -> G
         own.shapes("input_shapes"),
         overlay_choice(read_verify(own), read_verify(group)),
         compiled=settings is None or settings.is_mapping,
+        dimensions={name: sizes.integer(name) or 0 for name in sizes.entries},
+        dimension_places={name: entry.name_where for name, entry in sizes.entries.items()},
     )
 
 

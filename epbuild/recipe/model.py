@@ -291,6 +291,10 @@ class GroupMember(NamedTuple):
     verify: VerifyChoice | None = None
     compiled: bool = True
     """False for `compile: none`: the model is emitted as it is, and runs on the CPU EP."""
+    dimensions: Mapping[str, int] = NONE
+    """Sizes of symbolic dimensions in this group. They override the model's own `dimensions`."""
+    dimension_places: Mapping[str, Position] = NONE
+    """Position of each key of `dimensions`."""
 
 
 class Merge(NamedTuple):

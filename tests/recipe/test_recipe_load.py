@@ -92,6 +92,9 @@ def member(name: str, compile_: dict[str, Any] | None = None, expect: dict[str, 
         "compile": COMPILE | (compile_ or {}),
         "expect": NOTHING_EXPECTED | (expect or {}),
         "verify": None,
+        "compiled": True,
+        "dimensions": {},
+        "dimension_places": {},
     }
 
 
@@ -108,6 +111,7 @@ def group(name: str, members: list[dict[str, Any]], targets: list[str], **more: 
         "genai": None,
         "allow_nondeterminism": False,
         "allow_failure": frozenset(),
+        "sharing_sets": (),
     } | more
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
+from epbuild.core.records import convert
 from epbuild.onnxfile.read.model_header import Dimension, ModelHeader, ValueInfo, get_symbol
 
 Shape = tuple[Dimension, ...]
@@ -27,6 +29,10 @@ _COMMON_SIZES: Sequence[tuple[re.Pattern[str], int]] = [
 _COLOR_CHANNELS = (1, 3, 4)
 _IMAGE_SIZE = 224
 _SEQUENCE_LENGTH = 64
+SPLIT = "epbuild.split"
+"""Key of a model's metadata for facts about the model that a part was extracted from, as JSON."""
+_ANY_TYPE = 1
+"""Element type of inputs whose type does not matter."""
 _STATE_RANK = 3
 """Rank of a recurrent network's state: layers, batch, width."""
 _MIN_IMAGE_RANK = 4
@@ -58,11 +64,13 @@ class FixedSizes(Struct, frozen=True):
 def fit_sizes(header: ModelHeader, sizes: Mapping[str, Sequence[int]]) -> FixedSizes:
     """Apply `sizes`, which are complete shapes by input name, to a model.
 
-    Return the new shapes, and a conflict for each size that does not fit.
+    Return the new shapes, and a conflict for each size that does not fit. Sizes of an input that only another part of a split model has
+    set the symbols that this part also uses.
     """
     if not sizes:  # the usual case, for each model and target
         return FixedSizes({}, {})
-    values = {value.name: value for value in (*header.inputs, *header.initialized_inputs)}
+    own = {value.name: value for value in (*header.inputs, *header.initialized_inputs)}
+    values = {value.name: value for value in read_inputs_of_whole(header)} | own
     defaults = {item.name: item.dims for item in header.initializers if item.name in values}
     symbols: dict[str, tuple[int, str]] = {}
     misfits: list[SizeConflict] = []
@@ -87,11 +95,24 @@ def fit_sizes(header: ModelHeader, sizes: Mapping[str, Sequence[int]]) -> FixedS
         given[name] = tuple(wanted)
     bound = {shared: size for shared, (size, _) in symbols.items()}
     shapes = {}
-    for name, value in values.items():
+    for name, value in own.items():
         shape = given.get(name, _replace_symbols(value.shape, bound))
         if shape is not None and shape != value.shape:
             shapes[name] = shape
     return FixedSizes(shapes, bound, tuple(misfits))
+
+
+def read_inputs_of_whole(header: ModelHeader) -> list[ValueInfo]:
+    """Return the inputs of the model that a part was extracted from, with their shapes. Return an empty list for any other model.
+
+    The preparation `split` writes these inputs into the metadata of each part.
+    """
+    try:
+        inputs = json.loads(header.metadata.get(SPLIT, "{}"))["inputs"]
+        shapes = convert(inputs, dict[str, tuple[int | str | None, ...] | None])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []  # a model of another program that uses the same key
+    return [ValueInfo(name=name, elem_type=_ANY_TYPE, shape=shape) for name, shape in shapes.items() if shape is not None]
 
 
 def apply_shapes(header: ModelHeader, shapes: Mapping[str, Shape]) -> ModelHeader:

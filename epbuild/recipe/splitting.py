@@ -1,0 +1,245 @@
+"""Expansion of models that are split into parts.
+
+    models: {decoder: {path: decoder.onnx, split: {parts: 2}}}
+    groups: {llm: {models: [{model: decoder, name: prefill}, {model: decoder, name: decode}], share_weights: true}}
+
+is short for two models `decoder_0` and `decoder_1` that are made from `decoder`, a group with the members `prefill_0`, `prefill_1`,
+`decode_0` and `decode_1`, and a sharing set for each part. The rest of epbuild sees only the long form. Each added value has the position
+of the value from which it was derived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from epbuild.core.errors import Problem, suggest_nearest
+from epbuild.recipe.names import is_glob, match_names
+from epbuild.recipe.nodes import (
+    KeyedNode,
+    MappingNode,
+    Node,
+    Scalar,
+    ScalarNode,
+    SequenceNode,
+    make_mapping,
+    make_scalar,
+    make_sequence,
+    replace_entries,
+)
+from epbuild.recipe.problems import BAD_NAME, UNKNOWN_KEY, WRONG_VALUE, quote_text
+from epbuild.recipe.template import TemplateError, substitute
+
+SPLIT = "split"
+MAX_PARTS = 100
+_OPTIONS = ("parts", "at", "layers")
+_PER_PART = ("verify", "dimensions")
+"""Settings of a model that also apply to its parts."""
+
+Parts = Mapping[str, Sequence[str]]
+"""Names of the parts of each split model."""
+
+
+def write_out_parts(models: Node, names: Mapping[str, Scalar], problems: list[Problem]) -> tuple[Node, Parts]:
+    """Return the models with the parts of split models, and the names of the parts. Add problems to `problems`.
+
+    `names` has the values of templates.
+    """
+    if not isinstance(models, MappingNode):
+        return models, {}
+    entries: dict[str, KeyedNode] = {}
+    parts: dict[str, list[str]] = {}
+    for name, entry in models.entries.items():
+        split = entry.node.entries.get(SPLIT) if isinstance(entry.node, MappingNode) else None
+        if split is None or not isinstance(entry.node, MappingNode):
+            entries[name] = entry
+            continue
+        rest = {key: value for key, value in entry.node.entries.items() if key != SPLIT}
+        entries[name] = entry._replace(node=replace_entries(entry.node, rest))
+        problems += _find_unknown_options(split)
+        parts[name] = [f"{name}_{number}" for number in range(_count_parts(split, names, problems))]
+        for number, part in enumerate(parts[name]):
+            if part in models.entries:
+                message = f"the model {quote_text(part)} has the name of a part of {quote_text(name)}"
+                problems.append(Problem(BAD_NAME, message, models.entries[part].name_where, "Rename the model."))
+            else:
+                entries[part] = entry._replace(node=_make_part(name, number, split, rest))
+    return replace_entries(models, entries), parts
+
+
+def _find_unknown_options(split: KeyedNode) -> Iterator[Problem]:
+    for key, entry in split.node.entries.items() if isinstance(split.node, MappingNode) else ():
+        if key not in _OPTIONS:
+            message = f"unknown key {quote_text(key)} in 'split'"
+            yield Problem(UNKNOWN_KEY, message, entry.name_where, suggest_nearest(key, _OPTIONS) or f"Keys: {', '.join(_OPTIONS)}.")
+
+
+def _count_parts(split: KeyedNode, names: Mapping[str, Scalar], problems: list[Problem]) -> int:
+    """Return the number of parts of a model. If it is unknown, return 0; the schema reports an invalid value."""
+    options = split.node.entries if isinstance(split.node, MappingNode) else {}
+    for key in ("at", "layers"):
+        listed = options[key].node if key in options else None
+        if isinstance(listed, SequenceNode):
+            return len(listed.items) + 1
+    node = options["parts"].node if "parts" in options else None
+    count = _resolve(node, names) if isinstance(node, ScalarNode) else None
+    if isinstance(count, int) and not isinstance(count, bool) and 1 <= count <= MAX_PARTS:
+        return count
+    message = f"the number of parts of a model must be an integer from 1 to {MAX_PARTS}"
+    hint = "Write `split: {parts: 2}`, or list the boundaries under 'at' or 'layers'."
+    problems.append(Problem(WRONG_VALUE, message, split.node.where, hint))
+    return 0
+
+
+def _resolve(node: ScalarNode, names: Mapping[str, Scalar]) -> Scalar | None:
+    try:
+        return substitute(node.value, names) if isinstance(node.value, str) else node.value
+    except TemplateError:
+        return None
+
+
+def _make_part(model: str, number: int, split: KeyedNode, settings: Mapping[str, KeyedNode]) -> Node:
+    """Return the model of one part: the split model after its preparations, and the extraction of the part."""
+    where = split.node.where
+
+    def keyed(node: Node) -> KeyedNode:
+        return KeyedNode(where, node)
+
+    options = split.node.entries if isinstance(split.node, MappingNode) else {}
+    step = make_mapping(where, {**options, "part": keyed(make_scalar(where, number))})
+    prepare = make_sequence(where, [make_mapping(where, {SPLIT: KeyedNode(split.name_where, step)})])
+    # The sizes of a model apply to its first preparation. Without preparations, this is the extraction of the part.
+    kept = _PER_PART if "prepare" in settings else (*_PER_PART, "input_shapes")
+    own = {key: value for key, value in settings.items() if key in kept}
+    return make_mapping(where, {"from": keyed(make_scalar(where, model)), "prepare": keyed(prepare), **own})
+
+
+def write_out_members(groups: Node, models: Iterable[str], parts: Parts) -> Node:
+    """Return the groups with the parts of split models as members, in sharing sets and in the roles of genai."""
+    if not parts or not isinstance(groups, MappingNode):
+        return groups
+    known = list(models)
+    entries = {name: entry._replace(node=_write_out_group(entry.node, known, parts)) for name, entry in groups.entries.items()}
+    return replace_entries(groups, entries)
+
+
+class _Entry(NamedTuple):
+    """Entry of a group's models."""
+
+    name: str
+    node: Node
+    parts: Sequence[str]
+    """Names of the parts of the model. Empty if the model is not split."""
+    is_compiled: bool
+
+    @property
+    def members(self) -> list[str]:
+        """Names of the members that the entry adds to the group."""
+        return [f"{self.name}_{number}" for number in range(len(self.parts))] or [self.name]
+
+
+def _write_out_group(group: Node, models: Sequence[str], parts: Parts) -> Node:
+    listed = group.entries["models"].node if isinstance(group, MappingNode) and "models" in group.entries else None
+    if not isinstance(group, MappingNode) or not isinstance(listed, SequenceNode):
+        return group
+    compiled = not _is_none(group.entries.get("compile"))
+    entries = [_read_entry(item, parts, compiled=compiled) for item in _expand_globs(listed.items, models, parts)]
+    if not any(entry.parts for entry in entries):
+        return group
+    members = make_sequence(listed.where, (member for entry in entries for member in _list_member_nodes(entry)))
+    changed = {**group.entries, "models": group.entries["models"]._replace(node=members)}
+    if "share_weights" in changed:
+        shared = changed["share_weights"]
+        changed["share_weights"] = shared._replace(node=_write_out_sets(shared.node, entries))
+    genai = changed.get("genai")
+    if genai is not None and isinstance(genai.node, MappingNode) and "roles" in genai.node.entries:
+        roles = genai.node.entries["roles"]
+        written = roles._replace(node=_write_out_roles(roles.node, entries))
+        changed["genai"] = genai._replace(node=replace_entries(genai.node, {**genai.node.entries, "roles": written}))
+    return replace_entries(group, changed)
+
+
+def _expand_globs(items: Iterable[Node], models: Sequence[str], parts: Parts) -> Iterator[Node]:
+    """Yield the entries of a group's models. A pattern that matches a split model is replaced with the models that it matches."""
+    items = list(items)
+    taken = {name for item in items if not is_glob(name := _get_model(item))}
+    for item in items:
+        model = _get_model(item)
+        matches = [name for name in match_names(model, models) if name not in taken] if is_glob(model) else []
+        if not any(name in parts for name in matches):
+            yield item
+            continue
+        taken.update(matches)
+        own = item.entries if isinstance(item, MappingNode) else {}
+        for name in matches:
+            yield make_mapping(item.where, {**own, "model": KeyedNode(item.where, make_scalar(item.where, name))})
+
+
+def _read_entry(item: Node, parts: Parts, *, compiled: bool) -> _Entry:
+    own = item.entries if isinstance(item, MappingNode) else {}
+    model = _get_model(item)
+    name = _get_text(own["name"].node) if "name" in own else model
+    return _Entry(name, item, parts.get(model, ()), not _is_none(own["compile"]) if "compile" in own else compiled)
+
+
+def _list_member_nodes(entry: _Entry) -> Iterator[Node]:
+    if not entry.parts:
+        yield entry.node
+        return
+    where, own = entry.node.where, entry.node.entries if isinstance(entry.node, MappingNode) else {}
+    for part, name in zip(entry.parts, entry.members, strict=True):
+        texts = {"model": part} if name == part else {"model": part, "name": name}
+        yield make_mapping(where, {**own, **{key: KeyedNode(where, make_scalar(where, text)) for key, text in texts.items()}})
+
+
+def _write_out_sets(shared: Node, entries: Sequence[_Entry]) -> Node:
+    """Return the sharing sets of a group: one for each part, and one for the models that are not split."""
+    by_name = {entry.name: entry for entry in entries}
+    if isinstance(shared, SequenceNode):
+        sets = [item for item in shared.items if isinstance(item, SequenceNode)]
+    elif isinstance(shared, ScalarNode) and shared.value is True:
+        names = (make_scalar(shared.where, entry.name) for entry in entries if entry.is_compiled)
+        sets = [make_sequence(shared.where, names)]
+    else:
+        return shared
+    found = [written for item in sets for written in _split_set(item, by_name)]
+    return make_sequence(shared.where, found) if found else make_scalar(shared.where, value=False)
+
+
+def _split_set(item: SequenceNode, entries: Mapping[str, _Entry]) -> Iterator[Node]:
+    listed = [(name, entries.get(_get_text(name))) for name in item.items]
+    split = [(name, entry) for name, entry in listed if entry is not None and entry.parts]
+    whole = [name for name, entry in listed if entry is None or not entry.parts]
+    for number in range(max((len(entry.parts) for _, entry in split), default=0)):
+        members = [make_scalar(name.where, entry.members[number]) for name, entry in split if number < len(entry.parts)]
+        if len(members) > 1:
+            yield make_sequence(item.where, members)
+    if len(whole) > 1 or (whole and not split):
+        yield make_sequence(item.where, whole)
+
+
+def _write_out_roles(roles: Node, entries: Sequence[_Entry]) -> Node:
+    """Return the roles of genai, with the parts of split models in order."""
+    members = {entry.name: entry.members for entry in entries}
+    if not isinstance(roles, MappingNode):
+        return roles
+    found: dict[str, KeyedNode] = {}
+    for role, keyed in roles.entries.items():
+        items = keyed.node.items if isinstance(keyed.node, SequenceNode) else (keyed.node,)
+        names = [make_scalar(item.where, name) for item in items for name in members.get(_get_text(item), [_get_text(item)])]
+        found[role] = keyed._replace(node=names[0] if len(names) == 1 else make_sequence(keyed.node.where, names))
+    return replace_entries(roles, found)
+
+
+def _get_model(item: Node) -> str:
+    if isinstance(item, MappingNode):
+        return _get_text(item.entries["model"].node) if "model" in item.entries else ""
+    return _get_text(item)
+
+
+def _get_text(node: Node) -> str:
+    return node.value if isinstance(node, ScalarNode) and isinstance(node.value, str) else ""
+
+
+def _is_none(entry: KeyedNode | None) -> bool:
+    return entry is not None and _get_text(entry.node) == "none"
