@@ -168,7 +168,6 @@ UNCACHED = (
     ("second", "sentence"),
     [
         (LM_HEAD, "no model has the role 'decode' or 'both'"),
-        (replace(PREFILL, name="again"), "two models have the role 'prefill'"),
         (
             replace(PREFILL, role="both"),
             "the role 'both' covers the prompt and each token, so no other model may have the role 'prefill'",
@@ -195,6 +194,51 @@ def test_stages_that_genai_cannot_run_correctly_are_refused(second: Stage, sente
     with pytest.raises(GenaiError) as caught:
         build_genai_config(BASE, [PREFILL, second])
     assert sentence in caught.value.sentences
+
+
+def parts_of(stage: Stage, middle: str = "middle") -> list[Stage]:
+    """Return two parts of a stage, each with one layer. The first part computes a value for the second."""
+    name, first, second = stage.name, (KEYS[:2], PRESENT[:2]), (KEYS[2:], PRESENT[2:])
+    return [
+        replace(stage, name=f"{name}_0", inputs=("input_ids", *first[0]), outputs=("middle", *first[1])),
+        replace(stage, name=f"{name}_1", inputs=(middle, *second[0]), outputs=("logits", *second[1])),
+    ]
+
+
+def test_parts_of_a_role_run_one_after_the_other_in_each_phase() -> None:
+    document = written(BASE, *parts_of(DECODE), *parts_of(PREFILL))
+    pipeline = document["model"]["decoder"]["pipeline"]
+    assert [name for stage in pipeline for name in stage] == ["prefill_0", "prefill_1", "decode_0", "decode_1"]
+    assert [stage["run_on_prompt"] for entry in pipeline for stage in entry.values()] == [True, True, False, False]
+
+
+def test_a_value_that_no_earlier_part_computes_is_refused() -> None:
+    [sentence] = check_stages(BASE, [*parts_of(PREFILL), *parts_of(DECODE, middle="other")])
+    assert sentence.startswith("the stage 'decode_1' needs the input 'other', but no earlier stage computes it")
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ((("float32", (1, 64, 96)), ("float32", (1, 64, 96))), None),
+        ((("float32", (1, None, 96)), ("float32", (1, 64, 96))), None),
+        (
+            (("float32", (1, 64, 96)), ("float16", (1, 64, 96))),
+            "as float32 [1, 64, 96], but the stage 'prefill_1' needs float16 [1",
+        ),
+        (
+            (("float32", (1, 64, 96)), ("float32", (1, 1, 96))),
+            "as float32 [1, 64, 96], but the stage 'prefill_1' needs float32 [1",
+        ),
+    ],
+)
+def test_connected_values_have_one_type_and_shape(ends: tuple[Any, Any], words: str | None) -> None:
+    parts = [
+        replace(stage, types={"middle": kind}, shapes={"middle": shape})
+        for stage, (kind, shape) in zip(parts_of(PREFILL), ends, strict=True)
+    ]
+    sentences = check_stages(BASE, [*parts, *parts_of(DECODE)])
+    assert [f"the stage 'prefill_0' computes 'middle' {words}" in sentence for sentence in sentences] == ([True] if words else [])
 
 
 def sized(stage: Stage, past: int | str, present: int | str | None) -> Stage:

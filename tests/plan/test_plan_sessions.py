@@ -99,6 +99,23 @@ def test_a_group_with_an_uncompiled_model_cannot_be_merged(workshop: Path) -> No
         plan_of(workshop, edited(TEXT, (SETS[1], "merge: {name: llm}")))
 
 
+def test_a_pipeline_has_the_same_parts_for_the_prompt_and_each_token(workshop: Path) -> None:
+    (workshop / "genai.json").write_text("{}", encoding="utf-8")
+    roles = "{prefill: [prefill_0, prefill_1], decode: [decode_0, decode_1], embeddings: alone, lm_head: head}"
+    text = edited(TEXT, (SETS[1], f"genai: {{config: genai.json, roles: {roles}}}"))
+    genai = plan_of(workshop, text).emissions["emit:decoder/phone/directory"].parts[0].genai
+    assert genai is not None
+    assert [name for name, role in genai.roles.items() if role in ("prefill", "decode")] == [
+        "prefill_0",
+        "prefill_1",
+        "decode_0",
+        "decode_1",
+    ]
+    moved = edited(text, ("[decode_0, decode_1], embeddings: alone", "decode_0, embeddings: [alone, decode_1]"))
+    with pytest.raises(PlanError, match="different number of parts: 2 models for the prompt, 1 model for each token"):
+        plan_of(workshop, moved)
+
+
 def test_each_sharing_set_has_its_own_weights_file(workshop: Path) -> None:
     text = edited(TEXT, (SETS[1], f"{SETS[1]}\n    share_initializers: true"))
     groups = plan_of(workshop, text).session_groups

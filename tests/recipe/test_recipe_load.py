@@ -111,7 +111,7 @@ def group(name: str, members: list[dict[str, Any]], targets: list[str], **more: 
         "genai": None,
         "allow_nondeterminism": False,
         "allow_failure": frozenset(),
-        "sharing_sets": (),
+        "sharing_sets": [],
     } | more
 
 
