@@ -32,7 +32,7 @@ from epbuild.recipe.template import TemplateError, substitute
 
 SPLIT = "split"
 MAX_PARTS = 100
-_OPTIONS = ("parts", "at", "layers")
+_OPTIONS = ("parts", "at", "layers", "names")
 _PER_PART = ("verify", "dimensions")
 """Settings of a model that also apply to its parts."""
 
@@ -55,23 +55,42 @@ def write_out_parts(models: Node, names: Mapping[str, Scalar], problems: list[Pr
             entries[name] = entry
             continue
         rest = {key: value for key, value in entry.node.entries.items() if key != SPLIT}
-        entries[name] = entry._replace(node=replace_entries(entry.node, rest))
         problems += _find_unknown_options(split)
-        parts[name] = [f"{name}_{number}" for number in range(_count_parts(split, names, problems))]
+        parts[name] = _name_parts(name, split, names, problems)
+        whole = KeyedNode(split.node.where, make_scalar(split.node.where, name))
+        if "from" in rest and "prepare" not in rest:  # nothing to do before the split
+            whole = rest["from"]
+        else:
+            entries[name] = entry._replace(node=replace_entries(entry.node, rest))
         for number, part in enumerate(parts[name]):
             if part in models.entries:
                 message = f"the model {quote_text(part)} has the name of a part of {quote_text(name)}"
                 problems.append(Problem(BAD_NAME, message, models.entries[part].name_where, "Rename the model."))
             else:
-                entries[part] = entry._replace(node=_make_part(name, number, split, rest))
+                entries[part] = entry._replace(node=_make_part(whole, number, split, rest))
     return replace_entries(models, entries), parts
+
+
+def _name_parts(model: str, split: KeyedNode, names: Mapping[str, Scalar], problems: list[Problem]) -> list[str]:
+    count = _count_parts(split, names, problems)
+    entry = split.node.entries.get("names") if isinstance(split.node, MappingNode) else None
+    if entry is None:
+        return [f"{model}_{number}" for number in range(count)]
+    texts = [_get_text(item) for item in entry.node.items] if isinstance(entry.node, SequenceNode) else []
+    if len(texts) != count or not all(texts) or len(set(texts)) < count:
+        message = f"'names' must list {count} different names, one for each part of {quote_text(model)}"
+        problems.append(Problem(WRONG_VALUE, message, entry.node.where))
+        return []
+    return texts
 
 
 def _find_unknown_options(split: KeyedNode) -> Iterator[Problem]:
     for key, entry in split.node.entries.items() if isinstance(split.node, MappingNode) else ():
         if key not in _OPTIONS:
             message = f"unknown key {quote_text(key)} in 'split'"
-            yield Problem(UNKNOWN_KEY, message, entry.name_where, suggest_nearest(key, _OPTIONS) or f"Keys: {', '.join(_OPTIONS)}.")
+            yield Problem(
+                UNKNOWN_KEY, message, entry.name_where, suggest_nearest(key, _OPTIONS) or f"Keys: {', '.join(_OPTIONS)}."
+            )
 
 
 def _count_parts(split: KeyedNode, names: Mapping[str, Scalar], problems: list[Problem]) -> int:
@@ -98,20 +117,21 @@ def _resolve(node: ScalarNode, names: Mapping[str, Scalar]) -> Scalar | None:
         return None
 
 
-def _make_part(model: str, number: int, split: KeyedNode, settings: Mapping[str, KeyedNode]) -> Node:
-    """Return the model of one part: the split model after its preparations, and the extraction of the part."""
+def _make_part(whole: KeyedNode, number: int, split: KeyedNode, settings: Mapping[str, KeyedNode]) -> Node:
+    """Return the model of one part: the model `whole` after its preparations, and the extraction of the part."""
     where = split.node.where
 
     def keyed(node: Node) -> KeyedNode:
         return KeyedNode(where, node)
 
-    options = split.node.entries if isinstance(split.node, MappingNode) else {}
+    given = split.node.entries if isinstance(split.node, MappingNode) else {}
+    options = {key: value for key, value in given.items() if key != "names"}
     step = make_mapping(where, {**options, "part": keyed(make_scalar(where, number))})
     prepare = make_sequence(where, [make_mapping(where, {SPLIT: KeyedNode(split.name_where, step)})])
     # The sizes of a model apply to its first preparation. Without preparations, this is the extraction of the part.
     kept = _PER_PART if "prepare" in settings else (*_PER_PART, "input_shapes")
     own = {key: value for key, value in settings.items() if key in kept}
-    return make_mapping(where, {"from": keyed(make_scalar(where, model)), "prepare": keyed(prepare), **own})
+    return make_mapping(where, {"from": whole, "prepare": keyed(prepare), **own})
 
 
 def write_out_members(groups: Node, models: Iterable[str], parts: Parts) -> Node:
@@ -131,11 +151,15 @@ class _Entry(NamedTuple):
     parts: Sequence[str]
     """Names of the parts of the model. Empty if the model is not split."""
     is_compiled: bool
+    is_named: bool
+    """True if the entry has a name other than the name of its model."""
 
     @property
     def members(self) -> list[str]:
         """Names of the members that the entry adds to the group."""
-        return [f"{self.name}_{number}" for number in range(len(self.parts))] or [self.name]
+        if self.parts and self.is_named:
+            return [f"{self.name}_{number}" for number in range(len(self.parts))]
+        return [*self.parts] or [self.name]
 
 
 def _write_out_group(group: Node, models: Sequence[str], parts: Parts) -> Node:
@@ -179,7 +203,8 @@ def _read_entry(item: Node, parts: Parts, *, compiled: bool) -> _Entry:
     own = item.entries if isinstance(item, MappingNode) else {}
     model = _get_model(item)
     name = _get_text(own["name"].node) if "name" in own else model
-    return _Entry(name, item, parts.get(model, ()), not _is_none(own["compile"]) if "compile" in own else compiled)
+    is_compiled = not _is_none(own["compile"]) if "compile" in own else compiled
+    return _Entry(name, item, parts.get(model, ()), is_compiled, is_named=name != model)
 
 
 def _list_member_nodes(entry: _Entry) -> Iterator[Node]:

@@ -110,6 +110,19 @@ def test_sizes_of_a_model_without_preparations_apply_to_the_split(tmp_path: Path
     assert "input_shapes" not in written(tmp_path, prepared)["models"]["decoder_0"]
 
 
+def test_parts_can_have_names(tmp_path: Path) -> None:
+    text = RECIPE.replace("{parts: 2}", "{at: [x], names: [first, second]}") + "groups: {llm: {models: [decoder]}}\n"
+    root = written(tmp_path, text)
+    assert [*root["models"]] == ["head", "decoder", "first", "second"]
+    assert root["groups"]["llm"]["models"] == [{"model": "first"}, {"model": "second"}]
+
+
+def test_a_part_can_be_split_again(tmp_path: Path) -> None:
+    models = written(tmp_path, RECIPE.replace("head: head.onnx", "layers: {from: decoder_1, split: {layers: [4]}}"))["models"]
+    assert [*models] == ["layers_0", "layers_1", "decoder", "decoder_0", "decoder_1"]
+    assert [models[name]["from"] for name in ("layers_0", "layers_1")] == ["decoder_1", "decoder_1"]
+
+
 @pytest.mark.parametrize(
     ("split", "parts"),
     [
@@ -129,6 +142,7 @@ def test_the_boundaries_give_the_number_of_parts(tmp_path: Path, split: str, par
         ("{parts: 2}", "{parts: 0}", "the number of parts of a model must be an integer from 1 to 100"),
         ("{parts: 2}", "{}", "the number of parts of a model must be an integer from 1 to 100"),
         ("{parts: 2}", "{parts: 2, part: 1}", "unknown key 'part' in 'split'. Did you mean 'parts'?"),
+        ("{parts: 2}", "{parts: 2, names: [a]}", "'names' must list 2 different names, one for each part of 'decoder'"),
         ("  head: head.onnx", "  decoder_1: head.onnx", "the model 'decoder_1' has the name of a part of 'decoder'"),
     ],
 )

@@ -1,6 +1,9 @@
 """Export of a decoder with the architecture of Qwen2 and random weights, as a stand-in for the export of a checkpoint.
 
     python export.py decoder.onnx --size tiny
+    python export.py decoder.onnx --size tiny --samples samples
+
+The second command also writes samples of inputs, with which a quantizer can calibrate.
 
 Layers have RMSNorm, rotary embeddings, grouped queries and SwiGLU. The gains of RMSNorm are part of the projections that follow, as in
 exports that fold them. The cache of keys and values has a fixed number of slots. A run writes its tokens into the slots that
@@ -14,9 +17,10 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
@@ -28,6 +32,8 @@ IR_VERSION = 8
 ALIGNMENT = 4096  # bytes; a reader may map a tensor in place
 CHUNK = 1 << 22  # values
 EPSILON = 1e-6
+SAMPLES, TOKENS = 3, 16
+CACHED_DEVIATION = 1.5  # covers the range of keys and values
 HIDDEN_SCORE = -100.0  # far below every score that counts, and close enough to keep the steps of quantized scores
 
 
@@ -54,6 +60,12 @@ SIZES = {
 }
 
 
+def draw(words: np.random.PCG64, count: int, deviation: float) -> npt.NDArray[np.float32]:
+    """Return random values with a standard deviation. numpy guarantees a stable stream of words, but no stable distributions."""
+    unit = (words.random_raw(count) >> np.uint64(40)).astype(np.float64) / 2**23 - 1.0
+    return (unit * (deviation * math.sqrt(3.0))).astype("<f4")
+
+
 class WeightsFile:
     """Writer of weights to the external data of a model."""
 
@@ -67,17 +79,13 @@ class WeightsFile:
         self._file.write(bytes(-self._file.tell() % ALIGNMENT))
         offset, count = self._file.tell(), math.prod(shape)
         for begin in range(0, count, CHUNK):
-            self._file.write(self._draw(min(CHUNK, count - begin), deviation))
+            self._file.write(draw(self._words, min(CHUNK, count - begin), deviation).tobytes())
         tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL)
         for key, value in (("location", self._name), ("offset", offset), ("length", 4 * count)):
             tensor.external_data.add(key=key, value=str(value))
         self.tensors.append(tensor)
         return name
 
-    def _draw(self, count: int, deviation: float) -> bytes:
-        # numpy guarantees a stable raw stream of a bit generator, but no stable distributions.
-        unit = (self._words.random_raw(count) >> np.uint64(40)).astype(np.float64) / 2**23 - 1.0
-        return (unit * (deviation * math.sqrt(3.0))).astype("<f4").tobytes()
 
 
 class Decoder:
@@ -247,16 +255,36 @@ class Decoder:
         )
 
 
+def write_samples(size: Size, folder: Path) -> None:
+    """Write samples of inputs: random tokens and full caches.
+
+    No token reads the previous content of the cache. The quantizer still sees the range of the caches.
+    """
+    words = np.random.PCG64(2)
+    folder.mkdir(parents=True, exist_ok=True)
+    shape = (1, size.cached_heads, size.slots, size.head)
+    for number in range(SAMPLES):
+        ids = (words.random_raw(TOKENS) >> np.uint64(33)) % np.uint64(size.words)
+        arrays: dict[str, Any] = {"input_ids": ids.astype("<i8").reshape(1, -1), "position_ids": np.arange(TOKENS).reshape(1, -1)}
+        for layer in range(size.layers):
+            for kind in ("key", "value"):
+                arrays[f"past_key_values.{layer}.{kind}"] = draw(words, math.prod(shape), CACHED_DEVIATION).reshape(shape)
+        np.savez_compressed(folder / f"{number}.npz", **arrays)
+
+
 def main() -> None:
     """Write the model and its external data to the path on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("output", type=Path)
     parser.add_argument("--size", choices=SIZES, default="tiny")
+    parser.add_argument("--samples", type=Path, metavar="FOLDER", help="folder for samples of inputs")
     arguments = parser.parse_args()
     data = arguments.output.with_name(f"{arguments.output.name}.data")
     with data.open("wb") as file:
         model = Decoder(SIZES[arguments.size], WeightsFile(file, data.name)).model()
     onnx.save(model, arguments.output)
+    if arguments.samples is not None:
+        write_samples(SIZES[arguments.size], arguments.samples)
 
 
 if __name__ == "__main__":
