@@ -87,6 +87,7 @@ def write_out(
     parts: Parts = {}
     if "models" in entries:
         written_models, parts = write_out_parts(entries["models"].node, {"recipe.name": name, **variables}, problems)
+        models |= written_models.entries if isinstance(written_models, MappingNode) else {}
         entries["models"] = _replace_node(entries["models"], targets.write_out_models(written_models))
     if "targets" in entries:
         entries["targets"] = _replace_node(entries["targets"], targets.write_out(entries["targets"].node))
@@ -95,7 +96,7 @@ def write_out(
     written = _get_section(entries, "groups")
     if "models" in entries and ("groups" in absent or "groups" in entries):
         groups = entries["groups"].node if "groups" in entries else make_mapping(root.where, {})
-        _add(entries, "groups", write_out_members(_write_out_groups(groups, models, problems), models, parts))
+        _add(entries, "groups", write_out_members(_write_out_groups(groups, models, parts, problems), models, parts))
     if "outputs" in absent:
         path = make_scalar(root.where, _DEFAULT_OUTPUT)
         output = make_mapping(root.where, {"layout": _imply(make_scalar(root.where, "directory")), "path": _imply(path)})
@@ -368,8 +369,11 @@ def _suggest_device(packaging: EpEntry | None) -> str:
     return "Remove it."
 
 
-def _write_out_groups(groups: Node, models: Mapping[str, KeyedNode], problems: list[Problem]) -> Node:
-    """Return the groups with their models and targets, plus one group for each model that is in no group."""
+def _write_out_groups(groups: Node, models: Mapping[str, KeyedNode], parts: Parts, problems: list[Problem]) -> Node:
+    """Return the groups with their models and targets, plus one group for each model that is in no group.
+
+    The parts of a split model have one group together.
+    """
     if not isinstance(groups, MappingNode):
         return groups
     found: _Entries = dict(groups.entries)
@@ -392,9 +396,11 @@ def _write_out_groups(groups: Node, models: Mapping[str, KeyedNode], problems: l
                     )
                 )
     if default is None:
+        of_split = {part for names in parts.values() for part in names}
         grouped = {model for entry in found.values() for model in _list_members(entry.node, models)}
         # A model that others are made from is usually not compiled itself.
-        grouped |= {_get_string(_get_node(_get_section(models, name), "from")) for name in models}
+        grouped |= {_get_string(_get_node(_get_section(models, name), "from")) for name in models if name not in of_split}
+        grouped |= {whole for whole, names in parts.items() if grouped.intersection(names)} | of_split
         for name, entry in models.items():
             if name in grouped or name_problem(name, entry.name_where):
                 continue

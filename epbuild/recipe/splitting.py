@@ -138,7 +138,8 @@ def write_out_members(groups: Node, models: Iterable[str], parts: Parts) -> Node
     """Return the groups with the parts of split models as members, in sharing sets and in the roles of genai."""
     if not parts or not isinstance(groups, MappingNode):
         return groups
-    known = list(models)
+    of_split = {part for names in parts.values() for part in names}
+    known = [name for name in models if name not in of_split]
     entries = {name: entry._replace(node=_write_out_group(entry.node, known, parts)) for name, entry in groups.entries.items()}
     return replace_entries(groups, entries)
 

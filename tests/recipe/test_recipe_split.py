@@ -59,6 +59,11 @@ def test_a_split_model_in_no_group_has_a_group_with_all_parts(tmp_path: Path) ->
     assert groups["decoder"]["models"] == [{"model": "decoder_0"}, {"model": "decoder_1"}]
 
 
+def test_a_split_model_with_a_part_in_a_group_has_no_group_of_its_own(tmp_path: Path) -> None:
+    text = RECIPE + "groups: {first: {models: [decoder_0]}}\n"
+    assert [*written(tmp_path, text)["groups"]] == ["first", "head"]
+
+
 def test_an_entry_of_a_split_model_adds_a_member_for_each_part(tmp_path: Path) -> None:
     models = written(tmp_path, RECIPE + GROUP)["groups"]["llm"]["models"]
     assert models == [
