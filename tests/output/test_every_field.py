@@ -153,6 +153,8 @@ MADE: Edits = {
     **TOOLS,
     "models.right": {"make": {"run": ["python", "fold.py", "${out}"], "files": ["fold.py"], "toolchain": "tools"}},
 }
+SPLIT: Edits = {"models.right": {"path": "right.onnx", "split": {"parts": 2}}}
+SPLIT_AT: Edits = {"models.right": {"path": "right.onnx", "split": {"at": ["x"]}}}
 OPSET: Edits = {**TOOLS, "models.right": {"path": "right.onnx", "prepare": [{"opset": 20, "toolchain": "tools"}]}}
 LISTED: Edits = {"groups.pair.models": [{"model": "left"}, {"model": "right"}]}
 EXTERNAL: Edits = {"groups.pair.compile": {"initializers": {"store": "external", "file": "${model}.w", "threshold": 64}}}
@@ -272,6 +274,11 @@ CASES: dict[str, Case | str] = {
         {"models.right.input_shapes.input_ids.0": 2}, given={"models.right": sized(input_shapes={"input_ids": [4, 8]})}
     ),
     "models.*.dimensions.*": Case({"models.right.dimensions.n": 2}, given={"models.right": sized(dimensions={"n": 4})}),
+    "models.*.split.parts": Case({"models.right.split.parts": 3}, given=SPLIT),
+    "models.*.split.at[]": Case({"models.right.split.at": ["y"]}, given=SPLIT_AT),
+    "models.*.split.at[][]": Case({"models.right.split.at": [["x", "y"]]}, given=SPLIT_AT),
+    "models.*.split.layers[]": Case({"models.right.split": {"layers": [1]}}, given=SPLIT),
+    "models.*.split.names[]": Case({"models.right.split.names": ["first", "second"]}, given=SPLIT),
     "models.*.prepare[].run[]": Case({"models.right.prepare.0.run": ["python", "fold.py", "${in}", "${out}", 2]}, given=PREPARED),
     "models.*.prepare[].opset": Case({"models.right.prepare.0.opset": 21}, given=OPSET),
     "models.*.prepare[].rewrite": "only one EP has patterns",
@@ -341,6 +348,13 @@ CASES: dict[str, Case | str] = {
     ),
     "groups.*.targets[]": Case({"groups.pair.targets": ["npu"]}, given=TWO),
     "groups.*.share_weights": Case(SHARING),
+    "groups.*.share_weights[][]": Case({"groups.pair.share_weights": [["left", "right"]]}),
+    "groups.*.compile": Case({"groups.pair.compile": "none"}),
+    "groups.*.models[].compile": Case({"groups.pair.models.1.compile": "none"}, given=LISTED),
+    "groups.*.models[].dimensions.*": Case(
+        {"groups.pair.models.1.dimensions.n": 2},
+        given={**LISTED, "models.right.path": "open.onnx", "groups.pair.models.1.dimensions": {"n": 4}},
+    ),
     "groups.*.share_initializers": Case({"groups.pair.share_initializers": True}, given=SHARING),
     "groups.*.share_initializers.threshold": Case(
         {"groups.pair.share_initializers.threshold": 512}, given={**SHARING, "groups.pair.share_initializers": {"threshold": 64}}
@@ -360,6 +374,16 @@ CASES: dict[str, Case | str] = {
             "decode": {"decode": "left", "prefill": "right"},
             "both": {"both": "left", "lm_head": "right"},
             "lm_head": {"lm_head": "left", "both": "right"},
+        }.items()
+    },
+    **{
+        f"groups.*.genai.roles.{role}[]": Case({"groups.pair.genai.roles": roles}, given=GENAI)
+        for role, roles in {
+            "embeddings": {"embeddings": ["left"], "both": "right"},
+            "prefill": {"prefill": ["right"], "decode": "left"},
+            "decode": {"decode": ["left"], "prefill": "right"},
+            "both": {"both": ["right", "left"]},
+            "lm_head": {"lm_head": ["left"], "both": "right"},
         }.items()
     },
     "groups.*.genai.files[]": Case({"groups.pair.genai.files": ["special.json"]}, given=GENAI),
@@ -530,7 +554,7 @@ class Checkout(Workshop):
         """Prepare a model that depends on the whole request and on all readable files."""
         files = [path.read_bytes() for part in ("in", "files") for path in sorted((folder / part).rglob("*")) if path.is_file()]
         told = hashlib.sha256(b"".join(files) + json.dumps([request, dict(environment)], sort_keys=True).encode())
-        (folder / "out" / "right.onnx").write_bytes(model(int(told.hexdigest()[:8], 16)))
+        (folder / request.get("output", "out/right.onnx")).write_bytes(model(int(told.hexdigest()[:8], 16)))
         log.write_text("prepared\n", encoding="utf-8")
         return Ending("exited", 0, ({"event": "finished", "peak_memory": None},), ())
 
