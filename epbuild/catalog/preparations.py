@@ -19,7 +19,7 @@ from epbuild.core.errors import suggest_nearest
 from epbuild.core.records import convert
 
 PreparationOptionType = Literal[
-    "boolean", "integer", "number", "choice", "names", "flag-or-names", "files", "ranges", "sizes", "table"
+    "boolean", "integer", "integers", "number", "choice", "names", "groups", "flag-or-names", "files", "ranges", "sizes", "table"
 ]
 OptionPath = tuple[str | int, ...]
 """Path to a value in a preparation's options, made of mapping keys and list indices."""
@@ -115,13 +115,17 @@ def check_options(kind: PreparationEntry, given: object) -> tuple[dict[str, Any]
 
 
 def _complete(option: PreparationOption, value: Any) -> Any:
-    """Return an option's value with the defaults of a table added, and with whole numbers as integers.
+    """Return an option's value with the defaults of a table added, with whole numbers as integers, and with groups as lists.
 
     The action key contains the defaults, so that a release with other defaults cannot silently change a result.
     """
     if option.type == "table":
         defaults = {name: inner.default for name, inner in option.options.items() if inner.default is not None}
         return {**defaults, **value}
+    if option.type == "groups":
+        return [[item] if isinstance(item, str) else item for item in value]
+    if option.type == "integers":
+        return [int(item) for item in value]
     if option.type == "sizes":
         return {name: [int(size) for size in sizes] for name, sizes in value.items()}
     return int(value) if option.type == "integer" else value
@@ -133,7 +137,7 @@ def _check_combinations(kind: PreparationEntry, given: Mapping[str, Any]) -> Ite
     if kind.one_of and not alternatives:
         yield OptionFault((), f"'{kind.kind}' requires {names}", _format_meanings(kind, kind.one_of))
     if len(alternatives) > 1:
-        yield OptionFault((alternatives[1],), f"'{kind.kind}' accepts either {names}, not both", None, is_in_name=True)
+        yield OptionFault((alternatives[1],), f"'{kind.kind}' accepts only one of {names}", None, is_in_name=True)
     if kind.any_of and not any(name in given for name in kind.any_of):
         yield OptionFault((), f"'{kind.kind}' requires {names}", _format_meanings(kind, kind.any_of))
     for name in given:
@@ -177,6 +181,10 @@ def _check_option(option: PreparationOption, value: Any, path: OptionPath) -> It
                 yield OptionFault(path, f"'{option.name}' must be one of {', '.join(option.values)}", hint)
         case "names" | "files":
             yield from _check_names(option, value, path)
+        case "groups":
+            yield from _check_groups(option, value, path)
+        case "integers":
+            yield from _check_integers(option, value, path)
         case "flag-or-names":
             if not isinstance(value, bool):
                 yield from _check_names(option, value, path)
@@ -213,6 +221,27 @@ def _check_names(option: PreparationOption, value: Any, path: OptionPath) -> Ite
             yield OptionFault((*path, index), f"'{option.name}' accepts only {', '.join(option.values)}", hint)
         elif item in value[:index]:
             yield OptionFault((*path, index), f"'{option.name}' contains '{item}' twice")
+
+
+def _check_groups(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
+    """Yield the faults of a list whose items are names or lists of names."""
+    if not isinstance(value, list) or not value:
+        yield OptionFault(path, f"'{option.name}' must be a list of names, or of lists of names")
+        return
+    for index, item in enumerate(value):
+        yield from _check_names(option, item if isinstance(item, list) else [item], (*path, index))
+
+
+def _check_integers(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
+    """Yield the faults of a list of increasing whole numbers."""
+    if not isinstance(value, list) or not value:
+        yield OptionFault(path, f"'{option.name}' must be a list of whole numbers")
+        return
+    for index, item in enumerate(value):
+        if not _is_number(item) or item != int(item) or item < 0:
+            yield OptionFault((*path, index), f"'{option.name}' must be a list of whole numbers of at least 0")
+        elif index and _is_number(value[index - 1]) and item <= value[index - 1]:
+            yield OptionFault((*path, index), f"the numbers of '{option.name}' must increase")
 
 
 def _check_inputs(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:

@@ -19,7 +19,7 @@ SOURCES: Final = ("path", "make", "from")
 """Keys of a model's source. Each model has one of them."""
 RUN: Final = "run"
 REWRITE: Final = "rewrite"
-BUILT_IN: Final = ("quantize", "float16", "simplify", "infer_shapes", "opset", "cut", "dequantize", REWRITE)
+BUILT_IN: Final = ("quantize", "float16", "simplify", "infer_shapes", "opset", "cut", "split", "dequantize", REWRITE)
 """Kinds of preparation that have a built-in script. The catalog defines their options."""
 LATER: Final = {RUN: ("in", "out", "model")}
 """Template names that only the arguments of a command may use."""

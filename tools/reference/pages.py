@@ -320,6 +320,8 @@ def _build_option_tables(kind: PreparationEntry) -> Iterator[str]:
 def _build_option_row(option: PreparationOption) -> tuple[str, str, str, str]:
     words = {
         "names": "list of names",
+        "groups": "list of names, or of lists of names",
+        "integers": "list of increasing whole numbers",
         "flag-or-names": "`true`, `false`, or a list of names",
         "files": f"list of patterns of `{option.suffix}` files",
         "ranges": "mapping of inputs to `[LOW, HIGH]`",
