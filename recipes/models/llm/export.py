@@ -87,7 +87,6 @@ class WeightsFile:
         return name
 
 
-
 class Decoder:
     """Graph of the decoder. The output of each node has the name that the caller gives it."""
 
