@@ -143,7 +143,8 @@ def count_bytes(tensor: Any) -> int:
 
     kind = onnx.TensorProto.DataType.Name(tensor.data_type)
     size = int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
-    return -(-math.prod(tensor.dims) * size // VALUES_PER_BYTE.get(kind, 1))
+    count: int = math.prod(tensor.dims)
+    return -(-count * size // VALUES_PER_BYTE.get(kind, 1))
 
 
 # -- Which part each node is in ----------------------------------------------------------------------------------------
