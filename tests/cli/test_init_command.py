@@ -49,6 +49,19 @@ def target_values(recipe: Recipe, option: str) -> dict[str, object]:
     return {name: target.eps[0].provider_options[option].value for name, target in recipe.targets.items()}
 
 
+def test_a_folder_with_a_checkpoint_and_an_export_script_gets_a_recipe(tmp_path: Path) -> None:
+    for name in ("export.py", "model.safetensors"):
+        (tmp_path / name).touch()
+    done = epbuild(tmp_path, "init", "--ep", "qnn", "--soc", "SM8750")
+    assert done.stdout.splitlines() == [
+        "The arguments and packages of export.py are guesses, marked in the recipe: check them.",
+        "Wrote epbuild.yaml: 1 model for 1 target. Next: epbuild run",
+    ]
+    make = load(tmp_path / "epbuild.yaml").models["model"].make
+    assert make is not None
+    assert [word.value for word in make.command] == ["python", "export.py", "${out}"]
+
+
 @pytest.mark.parametrize(
     ("ep", "value", "option", "package"),
     [

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from epbuild.commands.init.choices import KINDS
+from epbuild.commands.init.exports import ExportScript, find_export_script
 from epbuild.commands.init.recipe import RecipeChoices, format_recipe
 from epbuild.plan.planner import make_plan
+from epbuild.plan.preparing import Preparation
 from epbuild.plan.steps import Plan
 from epbuild.recipe.load import load
 from tests.support.commands import write_model
@@ -151,3 +153,42 @@ def test_many_models_get_one_line_each(folder: Path) -> None:
     text = format_recipe(folder / "epbuild.yaml", place(folder, RecipeChoices(KINDS["qnn"], names, {"phone": "SM8750"})))
     assert f"models:\n  - {names[0]}\n" in text
     assert len(planned(folder, text).steps) == 15
+
+
+EXPORT = "import argparse\nfrom layers import rope\nimport torch, my_models\nfrom transformers.models import llama\n"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    for name, text in {"export_llm.py": EXPORT, "layers.py": "import numpy\n", "a.safetensors": "", "config.json": ""}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_checkpoint_with_one_export_script_gets_a_recipe_that_runs_it(checkpoint: Path) -> None:
+    export = find_export_script(checkpoint)
+    assert export == ExportScript(
+        "export_llm.py",
+        ("export_llm.py", "layers.py", "*.safetensors", "*.json"),
+        ["numpy", "onnx", "onnxscript", "torch", "transformers"],
+        ["my_models"],  # it could be anyone's package
+    )
+    choices = RecipeChoices(KINDS["qnn"], ["model"], {"SM8750": "SM8750"}, export=export)
+    plan = planned(checkpoint, format_recipe(checkpoint / "epbuild.yaml", choices))
+    make = plan.of(Preparation)["prepare:model/make"]
+    assert make.command == ("python", "files/export_llm.py", "out/model.onnx")
+    assert [*make.staged] == ["files/export_llm.py", "files/layers.py", "files/a.safetensors", "files/config.json"]
+
+
+@pytest.mark.parametrize("change", ["convert.py", "a.safetensors"], ids=["two scripts", "no checkpoint"])
+def test_an_export_script_must_be_the_only_one_beside_a_checkpoint(checkpoint: Path, change: str) -> None:
+    file = checkpoint / change
+    file.unlink() if file.exists() else file.touch()
+    assert find_export_script(checkpoint) is None
+
+
+def test_an_export_script_is_never_run_and_may_be_invalid(checkpoint: Path) -> None:
+    (checkpoint / "export_llm.py").write_text("raise SystemExit('it ran'\n", encoding="utf-8")
+    export = find_export_script(checkpoint)
+    assert export is not None
+    assert export.packages == ["onnx", "onnxscript"]

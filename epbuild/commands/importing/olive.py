@@ -180,7 +180,7 @@ def _read_model(build: ImportedBuild, model: Mapping[str, Any], older: Mapping[s
     else:
         what = f"input_model {kind} {settings.get('model_path') or ''}".strip()
         build.skip_setting(
-            what, "epbuild starts from ONNX models and does not export them", "Set --model to the model that Olive exported."
+            what, "exports are not imported", "Set --model to the model that Olive exported, or export the model in its `make`."
         )
 
 

@@ -26,8 +26,8 @@ _EPS = {
 }
 _SECTIONS = {
     "loader": (
-        "epbuild starts from ONNX models and does not export them",
-        "Set --model to the model that `winml export` wrote.",
+        "exports are not imported",
+        "Set --model to the model that `winml export` wrote, or export the model in its `make`.",
     ),
     "optim": (
         "epbuild does not run winml's rewrites of the graph",
@@ -118,6 +118,6 @@ def _read_export(build: ImportedBuild, export: Mapping[str, Any]) -> None:
     if export:
         build.skip_setting(
             "export",
-            "epbuild starts from ONNX models and does not export them",
-            "Set --model to the model that `winml export` wrote.",
+            "exports are not imported",
+            "Set --model to the model that `winml export` wrote, or export the model in its `make`.",
         )

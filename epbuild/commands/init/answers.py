@@ -10,11 +10,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.commands.init.choices import FoundModel, LeftOut, StarterKind, find_models, find_remedies
+from epbuild.commands.init.exports import find_export_script
 from epbuild.commands.init.recipe import RecipeChoices, find_plan_problem, name_models, write_recipe
 from epbuild.commands.init.sizing import BadSizes, Sized, SizeQuestions, Sizes, Sizing, read_sizes
 from epbuild.core.errors import Problem
 from epbuild.core.safepath import is_folder
 from epbuild.onnxfile.read.decoders import Decoder, find_decoder
+
+_MADE = "model"
+"""Name of a model that a script makes."""
 
 
 class BadAnswer(ValueError):
@@ -101,7 +105,8 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
     if share is None:
         share = questions is not None and asked and not decoders and len(chosen) > 1 and questions.share_weights()
     remedies = {model.path: find_remedies(model, kind) for model in found}
-    choices = RecipeChoices(kind, list(chosen), name_targets(targets), share, given.name, chosen, remedies, decoders)
+    export = next((model.export for model in found), None)
+    choices = RecipeChoices(kind, list(chosen), name_targets(targets), share, given.name, chosen, remedies, decoders, export)
     choices, refused = _exclude_unplannable(path, choices, sure=set(given.models))
     left += refused
     if not choices.models:
@@ -148,6 +153,8 @@ def _find_models(
     if not named and not flagged:
         found, left = find_models([str(folder)] if str(folder) != "." else ["*.onnx"])
         left = [item for item in left if Path(item.path).is_file()]
+        export = find_export_script(folder) if not found and not left else None
+        found = [FoundModel(_MADE, export=export)] if export is not None else found
     while not found and questions is not None:
         questions.show_left(left)
         found, left = find_models(questions.models())

@@ -13,6 +13,7 @@ from msgspec import Struct
 from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import Limitation, Start
+from epbuild.commands.init.exports import ExportScript
 from epbuild.core.errors import PlanError, Position
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.plan.known_patterns import count_patterns, describe_dynamic_nodes
@@ -89,12 +90,14 @@ KINDS: Mapping[str, StarterKind] = _find_kinds()
 class FoundModel(Struct, frozen=True):
     """Model at a path or address, as written by the user. `size` includes external data.
 
-    `size` and `header` are None for a remote or unreadable model.
+    `size` and `header` are None for a remote or unreadable model, and for a model that a script makes.
     """
 
     path: str
     size: int | None = None
     header: ModelHeader | None = None
+    export: ExportScript | None = None
+    """Script that makes the model, whose path is then only a name. None if the model exists."""
 
     @property
     def is_open(self) -> bool:

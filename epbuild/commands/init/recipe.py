@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from epbuild.catalog.catalog import entries_for, get_short_name
 from epbuild.commands.init.choices import Remedy, StarterKind, is_address
+from epbuild.commands.init.exports import ExportScript
 from epbuild.commands.init.sizing import Sized
 from epbuild.core.atomic import new_file
 from epbuild.core.errors import EpbuildError, Position, Problem, escape_controls
@@ -28,6 +29,8 @@ from epbuild.recipe.yaml_text import format_scalar
 
 _PREFIX = "node_name_prefix"
 _GROUP = "main"
+_EXPORT = "export"
+"""Name of the toolchain of an export script."""
 _OUTPUTS = (
     "# Each group and target gets a folder below dist/. For one package instead:",
     '# outputs: [{layout: ort-model-package, path: "dist/${recipe.name}.ortpackage"}]',
@@ -65,6 +68,8 @@ class RecipeChoices(Struct, frozen=True):
     """Preparations that replace nodes on which the EP is known to fail, by path of the model."""
     decoders: Mapping[str, Decoder] = field(default_factory=dict)
     """Decoders by path. Each is built at two sizes, for a prompt and for one new token."""
+    export: ExportScript | None = None
+    """Script that makes the only model. None if the models exist."""
     carried: CarriedOver | None = None
 
 
@@ -106,7 +111,7 @@ def format_recipe(path: Path, choices: RecipeChoices) -> str:
         *(_format_head(choices.carried.head) if choices.carried is not None else ()),
         "epbuild: 1",
         *([f"name: {format_scalar(name)}"] if name != folder or name_problem(folder, Position(str(path), 1, 1)) else []),
-        *_format_toolchains(choices.kind),
+        *_format_toolchains(choices.kind, choices.export),
         *_format_models(models, path.parent, choices),
         *_format_targets(choices),
         *_format_groups(models, choices),
@@ -124,15 +129,22 @@ def _format_head(texts: Sequence[str]) -> Iterator[str]:
     yield ""
 
 
-def _format_toolchains(kind: StarterKind) -> Iterator[str]:
-    """Yield the lines for the toolchain. Yield nothing for the EP's default toolchain, unless users must install it."""
+def _format_toolchains(kind: StarterKind, export: ExportScript | None) -> Iterator[str]:
+    """Yield the lines for the toolchains. Yield nothing for the EP's default toolchain, unless users must install it."""
     start = kind.start
+    toolchains = [] if export is None else [(_EXPORT, export.packages)]
     if start.interpreter is not None:
         yield f"# Python environment with the EP. Default: {start.interpreter}"
         yield f"# toolchains: {{{start.name}: {{interpreter: PATH}}}}"
     elif entries_for(kind.entry.ep)[0].start != start:
+        toolchains.append((start.name, start.packages))
+    if toolchains:
         yield "toolchains:"
-        yield f"  {start.name}: {{packages: [{', '.join(start.packages)}]}}"
+    if export is not None:
+        unknown = f" It also imports {', '.join(export.unknown)}." if export.unknown else ""
+        yield f"  # Packages that {escape_controls(export.name)} imports: please check, and pin versions.{unknown}"
+    for name, packages in toolchains:
+        yield f"  {name}: {{packages: {_format_flow(packages)}}}"
 
 
 def _format_models(models: Mapping[str, str], folder: Path, choices: RecipeChoices) -> Iterator[str]:
@@ -142,6 +154,7 @@ def _format_models(models: Mapping[str, str], folder: Path, choices: RecipeChoic
         and not is_glob(model)
         and not choices.sizes.get(model)
         and not choices.remedies.get(model)
+        and choices.export is None
         for name, model in models.items()
     ):
         line = f"models: [{', '.join(paths.values())}]"
@@ -154,6 +167,9 @@ def _format_models(models: Mapping[str, str], folder: Path, choices: RecipeChoic
 
 def _format_model(name: str, path: str, model: str, choices: RecipeChoices) -> Iterator[str]:
     sizes, remedies = choices.sizes.get(model, {}), choices.remedies.get(model, ())
+    if choices.export is not None:
+        yield from _format_make(name, choices.export)
+        return
     if not sizes and not remedies:
         yield f"  {format_scalar(name)}: {path}"
         return
@@ -169,6 +185,16 @@ def _format_model(name: str, path: str, model: str, choices: RecipeChoices) -> I
         guess = "" if sized.chosen else f"; guessed{by_names}: please check"
         shape = ", ".join(map(str, sized.sizes))
         yield f"      {format_scalar(value)}: [{shape}]    # the model declares {escape_controls(sized.declared)}{guess}"
+
+
+def _format_make(name: str, export: ExportScript) -> Iterator[str]:
+    run = [format_scalar("python"), format_scalar(escape(export.name)), '"${out}"']
+    yield f"  {format_scalar(name)}:"
+    yield "    make:"
+    yield f"      # ${{out}} is the file to write. Please check the arguments of {escape_controls(export.name)}."
+    yield f"      run: [{', '.join(run)}]"
+    yield f"      files: {_format_flow([escape(file) for file in export.files])}"
+    yield f"      toolchain: {_EXPORT}"
 
 
 def _format_targets(choices: RecipeChoices) -> Iterator[str]:

@@ -81,7 +81,8 @@ class TerminalQuestions:
         wide = min(max(len(model.path) for model in found), WIDTH // 2)
         for model in found:
             size = "" if model.size is None else format_size(model.size)
-            inputs = "read during the build" if model.header is None else ", ".join(map(_format_input, model.header.inputs))
+            unread = f"made by {model.export.name}" if model.export is not None else "read during the build"
+            inputs = unread if model.header is None else ", ".join(map(_format_input, model.header.inputs))
             for line in wrap(inputs, f"  {escape_controls(model.path):{wide}}  {size:>9}  ", " " * (wide + 15)):
                 print_line(line)
 
@@ -142,6 +143,9 @@ def _print_written(path: Path, choices: RecipeChoices, advice: str, options: str
     if guesses:
         print_line(f"The sizes of {format_count(guesses, 'input')} are guesses, marked in the recipe: {advice}.")
     shown = "" if path == Path(DEFAULT_RECIPE) else f" {path}" if " " not in str(path) else f' "{path}"'
+    if choices.export is not None:
+        script = escape_controls(choices.export.name)
+        print_line(f"The arguments and packages of {script} are guesses, marked in the recipe: check them.")
     counts = f"{format_count(len(choices.models), 'model')} for {format_count(len(choices.targets), 'target')}"
     print_line(f"Wrote {path}: {counts}. Next: epbuild run{shown}{options}")
 
