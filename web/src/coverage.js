@@ -12,6 +12,8 @@ const ARROWS = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowL
 /** @typedef {import("./report-types.d.ts").Coverage} Coverage */
 /** @typedef {Array<Array<HTMLElement | null>>} Grid */
 
+const COMPLETE = new Set(["whole", "on the CPU"]);
+
 /** @param {Element} section */
 export function drawCoverage(section) {
   const targets = report.targets.map((target) => target.name).filter((name) => coverageByTarget.has(name));
@@ -55,7 +57,7 @@ function cellKey(kind, text) {
  * @param {number} most
  */
 function fillMatrix(place, targets, onlyPartial, most) {
-  const models = [...coverageByModel].filter(([, rows]) => !onlyPartial || rows.some((row) => row.outcome !== "whole"));
+  const models = [...coverageByModel].filter(([, rows]) => !onlyPartial || rows.some((row) => !COMPLETE.has(row.outcome)));
   const shown = models.slice(0, most);
   const names = targets.map((name) => linkButton(name, () => showTarget(name)));
   /** @type {Grid} */

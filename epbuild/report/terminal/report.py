@@ -86,7 +86,7 @@ def _format_coverage(rows: Sequence[ReportedCoverage]) -> Iterator[str]:
     """Yield the coverage table. If there are many models, list only models that are not whole."""
     shown = rows
     if len(rows) > _MAX_MODELS:
-        shown = [row for row in rows if row.outcome != "whole"][:_MAX_MODELS]
+        shown = [row for row in rows if row.outcome not in ("whole", "on the CPU")][:_MAX_MODELS]
     yield from format_coverage([*map(_to_covered, shown)], total=[*map(_to_covered, rows)])
     if len(shown) < len(rows):
         yield f"and {len(rows) - len(shown)} more"
