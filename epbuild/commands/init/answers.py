@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -11,11 +12,13 @@ from msgspec.structs import replace
 
 from epbuild.commands.init.choices import FoundModel, LeftOut, StarterKind, find_models, find_remedies
 from epbuild.commands.init.exports import find_export_script
-from epbuild.commands.init.recipe import RecipeChoices, find_plan_problem, name_models, write_recipe
+from epbuild.commands.init.recipe import GenaiPipeline, RecipeChoices, find_plan_problem, name_models, write_recipe
 from epbuild.commands.init.sizing import BadSizes, Sized, SizeQuestions, Sizes, Sizing, read_sizes
 from epbuild.core.errors import Problem
 from epbuild.core.safepath import is_folder
 from epbuild.onnxfile.read.decoders import Decoder, find_decoder
+from epbuild.output.genai import check_base
+from epbuild.plan.outputs import GENAI_CONFIG
 
 _MADE = "model"
 """Name of a model that a script makes."""
@@ -106,7 +109,18 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
         share = questions is not None and asked and not decoders and len(chosen) > 1 and questions.share_weights()
     remedies = {model.path: find_remedies(model, kind) for model in found}
     export = next((model.export for model in found), None)
-    choices = RecipeChoices(kind, list(chosen), name_targets(targets), share, given.name, chosen, remedies, decoders, export)
+    choices = RecipeChoices(
+        kind,
+        list(chosen),
+        name_targets(targets),
+        share,
+        given.name,
+        chosen,
+        remedies,
+        decoders,
+        find_pipelines(decoders),
+        export,
+    )
     choices, refused = _exclude_unplannable(path, choices, sure=set(given.models))
     left += refused
     if not choices.models:
@@ -174,6 +188,27 @@ def _find_decoders(given: Given, found: Sequence[FoundModel], kind: StarterKind)
         return {}
     decoders = {model.path: find_decoder(model.header) for model in found if model.header is not None}
     return {path: decoder for path, decoder in decoders.items() if decoder is not None}
+
+
+def find_pipelines(decoders: Mapping[str, Decoder]) -> dict[str, GenaiPipeline]:
+    """Return the usable configurations of onnxruntime-genai in the folders of decoders, by path of the decoder.
+
+    onnxruntime-genai passes a cache of fixed size from one run to the next, and a sliding window of the prompt. A decoder with a
+    growing cache, or a configuration without a window, has no pipeline.
+    """
+    found = {}
+    for path, decoder in decoders.items():
+        config = Path(path).with_name(GENAI_CONFIG)
+        try:
+            document = json.loads(config.read_text(encoding="utf-8")) if decoder.keeps_cache_size else None
+        except (OSError, ValueError, RecursionError):
+            continue
+        if document is not None and not check_base(document):
+            window = document["model"].get("decoder", {}).get("sliding_window")
+            prompt = window.get("window_size") if isinstance(window, dict) else None
+            if isinstance(prompt, int) and prompt > 1:
+                found[path] = GenaiPipeline(config, prompt, document["model"]["context_length"])
+    return found
 
 
 def _choose_sizes(

@@ -37,8 +37,7 @@ _OUTPUTS = (
 )
 _WIDTH = 120
 _PROMPT, _CONTEXT = 64, 256
-_PHASES = {"prefill": _PROMPT, "decode": 1}
-"""New tokens of each member of a decoder's group."""
+"""Tokens of a prompt in one run, and tokens in all, of a decoder without a configuration."""
 _Fields = Mapping[str, "str | Sequence[str] | _Fields"]
 """Settings by key. A string is YAML, and a sequence is a list of names."""
 
@@ -52,6 +51,16 @@ class CarriedOver(Struct, frozen=True):
     session_options: Mapping[str, str] = field(default_factory=dict)
     compile: Mapping[str, str] = field(default_factory=dict)
     fallback_nodes: str = "any"
+
+
+class GenaiPipeline(Struct, frozen=True):
+    """Configuration of onnxruntime-genai beside a decoder."""
+
+    config: Path
+    prompt: int
+    """Tokens of a prompt in one run."""
+    context: int
+    """Tokens in all."""
 
 
 class RecipeChoices(Struct, frozen=True):
@@ -68,6 +77,8 @@ class RecipeChoices(Struct, frozen=True):
     """Preparations that replace nodes on which the EP is known to fail, by path of the model."""
     decoders: Mapping[str, Decoder] = field(default_factory=dict)
     """Decoders by path. Each is built at two sizes, for a prompt and for one new token."""
+    pipelines: Mapping[str, GenaiPipeline] = field(default_factory=dict)
+    """Configurations of onnxruntime-genai, by path of the decoder."""
     export: ExportScript | None = None
     """Script that makes the only model. None if the models exist."""
     carried: CarriedOver | None = None
@@ -114,7 +125,7 @@ def format_recipe(path: Path, choices: RecipeChoices) -> str:
         *_format_toolchains(choices.kind, choices.export),
         *_format_models(models, path.parent, choices),
         *_format_targets(choices),
-        *_format_groups(models, choices),
+        *_format_groups(models, path.parent, choices),
         *_OUTPUTS,
     ]
     return "\n".join(lines) + "\n"
@@ -237,10 +248,10 @@ def _build_target(choices: RecipeChoices, value: str) -> _Fields:
     return fields
 
 
-def _format_groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
+def _format_groups(models: Mapping[str, str], folder: Path, choices: RecipeChoices) -> Iterator[str]:
     """Yield the lines for the groups. Yield only comments if each model has its own group without settings."""
     if choices.decoders:
-        yield from _format_decoder_groups(models, choices)
+        yield from _format_decoder_groups(models, folder, choices)
         return
     carried = choices.carried
     runs = all(choices.kind.runs_here(value) for value in choices.targets.values())
@@ -275,25 +286,30 @@ def _format_groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterato
     yield from group
 
 
-def _format_decoder_groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
+def _format_decoder_groups(models: Mapping[str, str], folder: Path, choices: RecipeChoices) -> Iterator[str]:
     """Yield a group for each decoder, and one for the other models."""
     runs = all(choices.kind.runs_here(value) for value in choices.targets.values())
     others = [name for name, model in models.items() if model not in choices.decoders]
     groups = {name: f"{name}-group" if name == DEFAULT_GROUPS else name for name in models}
     yield "groups:"
-    yield f"  # Each decoder is built at two sizes: {_PROMPT} tokens of a prompt, and one new token. Both see {_CONTEXT} tokens in all."
+    yield "  # Each decoder is built at two sizes: for several tokens of a prompt, and for one new token."
     for name, model in models.items():
         decoder = choices.decoders.get(model)
         if decoder is None:
             continue
+        pipeline = choices.pipelines.get(model)
+        prompt, context = (pipeline.prompt, pipeline.context) if pipeline is not None else (_PROMPT, _CONTEXT)
         yield f"  {format_scalar(groups[name])}:"
-        yield "    models:"
-        for phase, tokens in _PHASES.items():
-            shapes = {value: str(list(sizes)) for value, sizes in decoder.list_shapes(tokens, _CONTEXT).items()}
+        yield f"    models:    # they see {context} tokens in all"
+        for phase, tokens in (("prefill", prompt), ("decode", 1)):
+            shapes = {value: str(list(sizes)) for value, sizes in decoder.list_shapes(tokens, context).items()}
             yield f"      - model: {format_scalar(name)}"
             yield f"        name: {phase}"
             yield f"        input_shapes: {_format_flow(shapes)}"
         yield "    share_weights: true"
+        if pipeline is not None:
+            config = format_scalar(_format_path(str(pipeline.config), folder))
+            yield f"    genai: {{config: {config}, roles: {{prefill: prefill, decode: decode}}}}"
         if runs:
             yield "    # Compares numbers on generated inputs. To fail on differences, pass your own: `verify: {data: samples/*.npz}`."
             yield f"    verify: {_format_decoder_inputs(decoder)}"
