@@ -123,11 +123,9 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         return action.min_shared_ratio is not None
 
     def size(self, action: SessionGroup) -> int:
-        """Return the total bytes of the models to compile. For models that are not prepared yet, use the size of the original files."""
-        originals = (
-            path for member in action.members if not member.has_files and member.original for path in member.original.all
-        )
-        return sum(path.stat().st_size for path in {*action.files, *originals})
+        """Return the total bytes of the models to compile. For models that are not prepared yet, use the size of the user's files."""
+        beginnings = (path for member in action.members if not member.has_files for path in member.beginning)
+        return sum(path.stat().st_size for path in {*action.files, *beginnings})
 
     def memory(self, action: SessionGroup, measured: int | None) -> int:
         return action.memory or super().memory(action, measured)

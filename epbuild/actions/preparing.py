@@ -59,6 +59,11 @@ class Prepare(ActionType[Preparation, PreparationResult]):
 
         return rebuild(action, execution)
 
+    def size(self, action: Preparation) -> int:
+        """Return the total bytes of the files to read. For a model that does not exist yet, use the size of the user's files."""
+        beginning = action.beginning if action.source is None else ()
+        return sum(path.stat().st_size for path in {*action.files, *beginning})
+
     def memory(self, action: Preparation, measured: int | None) -> int:
         return action.memory or super().memory(action, measured)
 

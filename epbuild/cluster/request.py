@@ -258,7 +258,8 @@ def _strip_action(action: Action) -> Action:
     """Return an action without planning data and without paths of the user's folders."""
     match action:
         case Preparation():
-            return replace(action, model=_strip_model(action.model), toolchain=_strip_toolchain(action.toolchain))
+            toolchain = _strip_toolchain(action.toolchain)
+            return replace(action, model=_strip_model(action.model), toolchain=toolchain, beginning=())
         case SessionGroup():
             return _strip_group(action)
         case Verification():
@@ -282,7 +283,7 @@ def _strip_toolchain(toolchain: ToolchainSpec) -> ToolchainSpec:
 
 
 def _strip_member(member: Member) -> Member:
-    return replace(member, model=_strip_model(member.model), original=None)
+    return replace(member, model=_strip_model(member.model), original=None, beginning=())
 
 
 def _strip_model(model: ModelSpec) -> ModelSpec:

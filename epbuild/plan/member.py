@@ -54,6 +54,8 @@ class Member(Struct, frozen=True):
     """Id of the step that makes the original model. None if the original model is a user's file."""
     original: ModelFiles | None = None
     """Files of the model before any preparation. None while the files are unknown."""
+    beginning: tuple[Path, ...] = ()
+    """User files from which the original model is made. Their size estimates the size of the model, as long as it is unknown."""
 
     def with_files(self, files: ModelFiles) -> Member:
         """Return a copy of the member that is compiled from `files`."""

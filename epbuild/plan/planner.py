@@ -371,20 +371,25 @@ class _Work:
                 if source is not None:
                     found[name] = source
         finder = FileFinder(self.recipe.directory, self.problems)
+        beginnings = {name: source.files.all for name, source in found.items()}
         for ident, item in self.preparations.items():
             if ident in actions:
                 prepared = with_files(item, self.recipe.file, finder, self.problems)
+                if item.is_make:
+                    beginnings[item.model.name] = tuple(prepared.staged.values())
                 source = found.get(item.model.origin.name) if item.after is None else None
                 if source is not None:
                     self.problems += find_input_problems(item.model.name, item.model.input_shapes, source.header)
                     self.problems += find_data_name_problems(item.model.name, item.model, source.files.external)
                     prepared = replace(prepared, source=source.files).with_shapes(source.header)
-                self.preparations[ident] = prepared
+                self.preparations[ident] = replace(prepared, beginning=beginnings.get(item.model.origin.name, ()))
         sharing: dict[str, list[Problem]] = {}  # by group, because all targets have the same warnings
         with_sources = {
-            id(member): _add_files(member, found[member.model.origin.name])
+            id(member): _add_files(
+                replace(member, beginning=beginnings[member.model.origin.name]), found.get(member.model.origin.name)
+            )
             for member in self.members.values()
-            if member.model.origin.name in found
+            if member.model.origin.name in beginnings
         }
         for ident, group in self.groups.items():
             members = tuple(with_sources.get(id(member), member) for member in group.members)
@@ -458,8 +463,10 @@ def _get_memo_inputs(group: SessionGroup, sources: Mapping[str, SourceModel]) ->
     return settings, group.target.fingerprint, stats
 
 
-def _add_files(member: Member, source: SourceModel) -> Member:
-    """Return a member with the files of its source model. The files to compile of a prepared member remain unknown."""
+def _add_files(member: Member, source: SourceModel | None) -> Member:
+    """Return a member with the files of its source model, if they are known. The files to compile of a prepared member remain unknown."""
+    if source is None:
+        return member
     if member.prepared is not None:
         return replace(member, original=source.files)
     found = replace(member, original=source.files, compiled_from=source.files)

@@ -75,6 +75,8 @@ class Preparation(Struct, frozen=True):
     """Id of the preceding preparation, whose result this one reads. None for the first preparation, which reads the source model."""
     source: ModelFiles | None = None
     """Files of the model that the preparation reads. None while the files are unknown, and for `make`, which reads no model."""
+    beginning: tuple[Path, ...] = ()
+    """User files at the beginning of the chain. Their size estimates the size of the model to read, as long as it is unknown."""
     inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
     """New shapes of the inputs that the model's `input_shapes` lists. The staged model has these shapes."""
 

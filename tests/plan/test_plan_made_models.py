@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from epbuild.actions.types import get_action_type
 from epbuild.plan.preparing import Preparation
+from epbuild.plan.steps import Action
 from epbuild.plan.verification import Verification
 from epbuild.recipe.load import load
 from epbuild.recipe.model import Recipe
@@ -81,6 +83,17 @@ def test_a_command_that_makes_a_model_is_its_first_step(workshop: Path) -> None:
     assert make.files == (workshop / "fold.py",)
     assert plan.sources() == []
     assert plan.of(Verification)["verify:second/phone"].needs == ("prepare:second/make", "compile:second/phone/second")
+
+
+def test_the_size_of_an_unmade_model_is_estimated_from_its_files(workshop: Path) -> None:
+    (workshop / "fold.py").write_bytes(bytes(1000))
+    plan = plan_of(workshop, recipe(MADE))
+    actions: list[Action] = [*plan.of(Preparation).values(), *plan.session_groups.values()]
+    assert {get_action_type(action).size(action) for action in actions} == {1000}
+    (workshop / "fold.py").write_bytes(b"")
+    plan = plan_of(workshop, recipe(MODELS))
+    size = (workshop / "models/prefill.onnx").stat().st_size
+    assert {get_action_type(action).size(action) for action in plan.of(Preparation).values()} == {size}
 
 
 @pytest.mark.parametrize(
