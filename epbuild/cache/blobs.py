@@ -19,7 +19,7 @@ from epbuild.cache.entries import CacheEntry, list_files_below
 from epbuild.cache.errors import DamagedBlob, MissingBlob, translate_os_errors
 from epbuild.core.atomic import rename, write_new
 from epbuild.core.clone import copy_open_file
-from epbuild.core.digest import LARGE_BYTES, Blob, Hasher, Readable, Write, hash_bytes, hash_into
+from epbuild.core.digest import LARGE_BYTES, Blob, Count, Hasher, Readable, Write, hash_bytes, hash_into, ignore_count
 from epbuild.core.safepath import open_raw
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -31,7 +31,7 @@ _SMALL_BYTES = 1 << 16
 class BlobSource(Protocol):
     """Source of the blobs that outputs contain. `BlobStore` documents the methods."""
 
-    def materialize(self, digest: str, destination: str | Path) -> None: ...
+    def materialize(self, digest: str, destination: str | Path, count: Count = ignore_count) -> None: ...
 
     def copy(self, digest: str, write: Write) -> None: ...
 
@@ -51,23 +51,27 @@ class BlobStore:
         """Folder for partial files that a later run completes, on the blobs' file system. Callers create the folder when they need it."""
         return self.root / "cas" / "partial"
 
-    def put(self, path: Path, *, move: bool = False) -> Blob:
-        """Store the content of the file at `path`, and return its blob. The file is read once. Raises StoreError.
+    def put(self, path: Path, *, move: bool = False, count: Count = ignore_count) -> Blob:
+        """Store the content of the file at `path`, and return its blob. The file is read once, unless it is a blob. Raises StoreError.
 
         If `move` is set, a file on the store's file system is moved instead of copied. No other process may then write to the file. After
-        the call, the file may be missing at `path`, even if the call failed.
+        the call, the file may be missing at `path`, even if the call failed. `count` receives the size of each stored piece.
         """
+        known = self.find(path.name)
+        if known is not None and path == self.place(path.name) and touch(path):
+            count(known.size)
+            return known
         task = f"store {path} in {self.root}"
         if move:
             with translate_os_errors(task), self._drafts.moved(path) as draft:
                 if draft is not None:
-                    hasher = _make_hasher(draft.file)
+                    hasher = _make_hasher(draft.file, count)
                     hash_into(draft.file, hasher)
                     return self._publish_hashed(draft, hasher)
         with translate_os_errors(f"read {path}", elsewhere=None):
             source = path.open("rb", buffering=0)
         with source, translate_os_errors(task), self._drafts.new() as draft:
-            hasher = _make_hasher(source)
+            hasher = _make_hasher(source, count)
             copy_open_file(source, draft.file, hasher)
             return self._publish_hashed(draft, hasher)
 
@@ -84,7 +88,7 @@ class BlobStore:
         with suppress(OSError):  # the file still exists if the store already had the blob
             discard(path)
 
-    def put_stream(self, blob: Blob, source: Readable) -> bool:
+    def put_stream(self, blob: Blob, source: Readable, count: Count = ignore_count) -> bool:
         """Store the content of `source` if it matches `blob`, and return whether it matches.
 
         Raises StoreError, and errors from reading `source`.
@@ -99,7 +103,7 @@ class BlobStore:
             draft.file.write(piece)
 
         with translate_os_errors(f"store {blob.digest} in {self.root}"), self._drafts.new() as draft:
-            hasher = Hasher(checksum=blob.size >= LARGE_BYTES)
+            hasher = Hasher(checksum=blob.size >= LARGE_BYTES, count=count)
             try:
                 hash_into(source, hasher, write)
             except _TooLong:
@@ -123,11 +127,12 @@ class BlobStore:
         except (OSError, MissingBlob):
             return False
 
-    def materialize(self, digest: str, destination: str | Path) -> None:
+    def materialize(self, digest: str, destination: str | Path, count: Count = ignore_count) -> None:
         """Create `destination`, which must not exist, as an ordinary writable file with the content of a blob.
 
-        The file is a copy, not a link, so changing it cannot change the blob. Missing parent folders are created. Raises MissingBlob,
-        DamagedBlob, and StoreError if the file cannot be written. After an error, no file is left.
+        The file is a copy, not a link, so changing it cannot change the blob. Missing parent folders are created. `count` receives the size
+        of each written piece. Raises MissingBlob, DamagedBlob, and StoreError if the file cannot be written. After an error, no file is
+        left.
         """
         with self._open(digest) as source:
             identity = os.fstat(source.fileno())
@@ -135,9 +140,10 @@ class BlobStore:
                 data = self._read_all(source, digest, identity)
                 with translate_os_errors(f"write {destination}", elsewhere=None):
                     write_new(destination, data)
+                count(len(data))
                 return
             destination = Path(destination)
-            check = Check(self._checksums, digest, identity.st_size)
+            check = Check(self._checksums, digest, identity.st_size, count)
             with translate_os_errors(f"write {destination}", elsewhere=None):
                 copy = _create(destination)
                 try:
@@ -302,9 +308,9 @@ def _create(path: Path) -> io.BufferedRandom:
         return path.open("x+b")
 
 
-def _make_hasher(file: io.FileIO | io.BufferedRandom) -> Hasher:
+def _make_hasher(file: io.FileIO | io.BufferedRandom, count: Count = ignore_count) -> Hasher:
     """Return a hasher that computes a file's digest, and also its checksum if the file is large."""
-    return Hasher(checksum=os.fstat(file.fileno()).st_size >= LARGE_BYTES)
+    return Hasher(checksum=os.fstat(file.fileno()).st_size >= LARGE_BYTES, count=count)
 
 
 class _TooLong(Exception):

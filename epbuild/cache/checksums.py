@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from epbuild.cache.drafts import Drafts, discard
-from epbuild.core.digest import LARGE_BYTES, Hasher
+from epbuild.core.digest import LARGE_BYTES, Count, Hasher, ignore_count
 from epbuild.core.safepath import read_regular
 
 _CHECKSUM = re.compile(r"[0-9a-f]{32}")
@@ -55,11 +55,11 @@ class Checksums:
 class Check:
     """Check of the bytes passed to `hasher` against a blob's checksum, or its SHA-256 if no checksum is stored."""
 
-    def __init__(self, checksums: Checksums, digest: str, size: int) -> None:
+    def __init__(self, checksums: Checksums, digest: str, size: int, count: Count = ignore_count) -> None:
         self._checksums = checksums
         self._digest = digest
         self._known = checksums.get(digest) if size >= LARGE_BYTES else None
-        self.hasher = Hasher(digest=self._known is None, checksum=size >= LARGE_BYTES)
+        self.hasher = Hasher(digest=self._known is None, checksum=size >= LARGE_BYTES, count=count)
 
     def passes(self) -> bool:
         """Return whether the hashed bytes match the blob. The blob must have been read to its end."""

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from epbuild.cache.errors import translate_os_errors
-from epbuild.core.digest import LARGE_BYTES, Readable, hash_bytes, hash_stream
+from epbuild.core.digest import LARGE_BYTES, Count, Readable, hash_bytes, hash_stream, ignore_count
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.host import get_change_time_ns, is_windows
+from epbuild.core.shown import describe_files
 
 # Numbers of files per task. Small files are batched, as handing one to a thread takes longer than reading it.
 _BATCH = 20
@@ -65,16 +66,14 @@ class StatMemory(Protocol):
         ...
 
 
-Count = Callable[[int], object]
-"""Callback that receives the number of bytes hashed since the last call. It may be called from any thread."""
-Counting = Callable[[int], AbstractContextManager[Count]]
-"""Function that returns a context manager, which yields a `Count`. The argument is the total number of bytes to hash."""
+Counting = Callable[[int, str], AbstractContextManager[Count]]
+"""Function that returns a context manager, which yields a `Count`. The arguments are the total number of bytes and a name of the files."""
 
 
 @contextmanager
-def uncounted(total: int) -> Iterator[Count]:
+def uncounted(total: int, files: str) -> Iterator[Count]:
     """Yield a callback that counts nothing."""
-    yield lambda size: None
+    yield ignore_count
 
 
 class _FileReading(NamedTuple):
@@ -146,7 +145,8 @@ class Digests:
         entries: dict[str, tuple[StatKey, str]] = {}
         # The largest files come first, so that no core still reads one when all other cores are done.
         files = sorted(unread, key=lambda file: keys[file].size, reverse=True)
-        with self._counting(sum(keys[file].size for file in files)) as count:
+        sizes = {os.fspath(unread[file][0]): keys[file].size for file in files}
+        with self._counting(sum(sizes.values()), describe_files(sizes)) as count:
             readings = self._read_all([(os.fspath(unread[file][0]), keys[file]) for file in files], count)
         for file, reading in zip(files, readings, strict=True):
             if isinstance(reading, StoreError):

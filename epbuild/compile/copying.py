@@ -33,8 +33,9 @@ def copy_model(group: SessionGroup, execution: Execution) -> CompileResult:
     execution.log.write_text(f"{file} is emitted without being compiled\n", encoding="utf-8")
     # The store copies external data directly from its place.
     folder, data = execution.staging / _FOLDER, {name: path for name, path in files.items() if name != file}
-    kept = execution.keep(folder, [file])
-    artifacts = {**kept.artifacts, **{name: execution.store.put(resolve_links(path)) for name, path in data.items()}}
+    kept = execution.keep(group.id, folder, [file])
+    with execution.counting(group.id, "storing", data.values()) as count:
+        stored = {name: execution.store.put(resolve_links(path), count=count) for name, path in data.items()}
     execution.recheck()
     model = ModelResult(
         member=member.name,
@@ -48,7 +49,7 @@ def copy_model(group: SessionGroup, execution: Execution) -> CompileResult:
         output_shapes={value.name: value.shape for value in header.outputs},
     )
     measured = Measurements(seconds=round(time.monotonic() - begin, 3), members={}, peak_memory=None)
-    return CompileResult(artifacts, kept.log, measured, (model,))
+    return CompileResult({**kept.artifacts, **stored}, kept.log, measured, (model,))
 
 
 def stage_copy(group: SessionGroup, execution: Execution) -> dict[str, Path]:

@@ -80,7 +80,7 @@ def execute(group: SessionGroup, document: Mapping[str, Any], execution: Executi
         members={report["member"]: report["seconds"] for report in finished},
         peak_memory=ending.reports[-1].get("peak_memory"),
     )
-    kept = execution.keep(execution.staging / _OUTPUT, _list_artifacts(models))
+    kept = execution.keep(group.steps[-1], execution.staging / _OUTPUT, _list_artifacts(models))
     results = tuple(
         ModelResult(
             member=model.member,
@@ -145,7 +145,7 @@ def _compile(group: SessionGroup, document: Mapping[str, Any], execution: Execut
     try:
         for member in group.members:
             prefix_nodes(group, member, execution.staging / member.output)
-        needed = {member.name: _copy_source_data(group, member, execution.staging) for member in group.members}
+        needed = {member.name: _copy_source_data(group, member, execution) for member in group.members}
     except OSError as failure:
         message = f"the compiled files could not be rewritten: {failure.strerror or failure}"
         raise EnvironmentFailure(Problem("EPB405", message, StepId(group.id), FREE_SPACE)) from failure
@@ -190,9 +190,9 @@ def _stage(group: SessionGroup, document: Mapping[str, Any], execution: Executio
     (execution.staging / _OUTPUT).mkdir()
     try:
         for file in _list_staged_files(group):
-            _stage_file(file, execution)
+            _stage_file(group, file, execution)
         _fix_input_sizes(group, execution.staging)
-        shared = _share_initializers(group, execution.staging)
+        shared = _share_initializers(group, execution)
         # At this severity, the log contains the reasons for fallback nodes and the start of each model.
         node_log = {"severity": VERBOSE, "mark": MARK} if make_node_log(group).is_wanted else None
         request = json.dumps(build_worker_document(group, document, node_log), indent=1, sort_keys=True)
@@ -230,20 +230,23 @@ def _get_sized_path(group: SessionGroup, member: Member) -> str:
     return member.source if group.weights_file is None else f"{_INPUT}/{member.name}.sized.onnx"
 
 
-def _share_initializers(group: SessionGroup, staging: Path) -> WeightBytes | None:
+def _share_initializers(group: SessionGroup, execution: Execution) -> WeightBytes | None:
     """Write the sources and their shared weights file, if the group shares initializers. Return the sizes of the initializers.
 
     The weights file is written beside each source.
     """
     if group.weights_file is None or group.initializer_threshold is None:
         return None
+    staging = execution.staging
     try:
         models = {
             staging / member.source: staging / _get_sized_path(group, member) if member.inputs else member.graph
             for member in group.members
         }
         data = {staging / member.source: member.external for member in group.members}
-        return share_initializers(models, group.weights_file, group.initializer_threshold, data)
+        read = [*models.values(), *(path for files in data.values() for path in files.values())]
+        with execution.counting(group.steps[0], "sharing the weights of", read) as count:
+            return share_initializers(models, group.weights_file, group.initializer_threshold, data, count)
     except MalformedModel as error:
         message = f"the initializers cannot be written into one file: {error}"
         raise BuildError(Problem("EPB418", message, StepId(group.id), "Export or copy the model again.")) from error
@@ -256,7 +259,7 @@ def _unstage(group: SessionGroup, execution: Execution) -> None:
     shutil.rmtree(execution.staging / _INPUT)
 
 
-def _stage_file(file: _StagedFile, execution: Execution) -> None:
+def _stage_file(group: SessionGroup, file: _StagedFile, execution: Execution) -> None:
     staged = execution.staging / file.name
     staged.parent.mkdir(parents=True, exist_ok=True)
     real = resolve_links(file.path)
@@ -264,7 +267,7 @@ def _stage_file(file: _StagedFile, execution: Execution) -> None:
         return  # the same file under two spellings of its name
     staged.unlink(missing_ok=True)  # another file; it is not overwritten in place, because it may be a link to a user's file
     if file.is_copy:
-        copy_file(real, staged)
+        _copy(group.steps[0], real, staged, execution)
         return
     try:
         if sys.platform == "win32" and not os.access(real, os.W_OK):
@@ -272,7 +275,13 @@ def _stage_file(file: _StagedFile, execution: Execution) -> None:
         with execution.relinking([file.path]):
             os.link(real, staged)
     except OSError:
-        copy_file(real, staged)
+        _copy(group.steps[0], real, staged, execution)
+
+
+def _copy(step: str, source: Path, target: Path, execution: Execution) -> None:
+    """Copy a file as work of a step. Raises OSError."""
+    with execution.counting(step, "copying", [source]) as count:
+        copy_file(source, target, count)
 
 
 class _GroupLog(StepLog):
@@ -297,7 +306,7 @@ class _GroupLog(StepLog):
         return self._node_log.read(line)
 
 
-def _copy_source_data(group: SessionGroup, member: Member, staging: Path) -> tuple[str, ...]:
+def _copy_source_data(group: SessionGroup, member: Member, execution: Execution) -> tuple[str, ...]:
     """Copy the source's external data beside a compiled model that still uses the data, because ONNX Runtime does not copy it.
 
     A model uses the data if its initializers stay in the source, or if its EP shares weights through the source's data. In the
@@ -306,18 +315,29 @@ def _copy_source_data(group: SessionGroup, member: Member, staging: Path) -> tup
     shared = group.share and any(ep.entry.sharing.weights == "source" for ep in group.target.eps)
     if not shared and member.compile.initializers != "source":
         return ()
-    external = member.external
+    external, staging = member.external, execution.staging
     if group.weights_file is not None:
         weights = (staging / member.source).parent / group.weights_file
         external = {group.weights_file: weights} if weights.exists() else {}
+    if not shared:
+        used = _list_data(staging / member.output)
+        external = {location: path for location, path in external.items() if posixpath.normpath(location) in used}
     for location, path in external.items():
         target = (staging / member.output).parent / location
         if target.exists() and not filecmp.cmp(path, target, shallow=False):
             message = f"the external data {location} of '{member.name}' has the name of a file that the EP wrote"
             raise BuildError(Problem("EPB417", message, StepId(group.id), "Rename the data or the model."))
         target.parent.mkdir(parents=True, exist_ok=True)
-        copy_file(resolve_links(path), target)
+        _copy(group.steps[-1], resolve_links(path), target, execution)
     return tuple(external) if shared else ()
+
+
+def _list_data(model: Path) -> set[str]:
+    """Return the locations of a compiled model's external data. A missing or malformed model has none, because the verifier reports it."""
+    try:
+        return {posixpath.normpath(location) for location in read_header(model).external_locations}
+    except (MalformedModel, FileNotFoundError):
+        return set()
 
 
 def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[CompiledModel, ...]:

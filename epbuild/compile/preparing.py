@@ -44,7 +44,7 @@ def prepare(preparation: Preparation, execution: Execution) -> PreparationResult
     header, ending = _prepare(preparation, execution)
     measured = Measurements(round(time.monotonic() - begin, 3), {}, ending.reports[-1].get("peak_memory"))
     model = PreparedModel(_get_file_name(preparation), tuple(header.external_locations), tuple(sorted(header.subgraph_data)))
-    kept = execution.keep(execution.staging / "out", [model.file, *model.external])
+    kept = execution.keep(preparation.id, execution.staging / "out", [model.file, *model.external])
     return PreparationResult(kept.artifacts, kept.log, measured, model)
 
 
@@ -97,15 +97,16 @@ def _stage(preparation: Preparation, execution: Execution) -> None:
         (staging / "out").mkdir()
         for parent in {(staging / name).parent for name in files}:
             parent.mkdir(parents=True, exist_ok=True)
-        for name, path in files.items():
-            staged = staging / name
-            if staged.exists():
-                continue  # the same file under two spellings of its name
-            if name == preparation.input and preparation.inputs:
-                fix_sizes(path, staged, preparation.inputs)
-            else:
-                copy_file(resolve_links(path), staged)
-                staged.chmod(0o644 | (path.stat().st_mode & 0o111))
+        with execution.counting(preparation.id, "copying", files.values()) as count:
+            for name, path in files.items():
+                staged = staging / name
+                if staged.exists():
+                    continue  # the same file under two spellings of its name
+                if name == preparation.input and preparation.inputs:
+                    fix_sizes(path, staged, preparation.inputs)
+                else:
+                    copy_file(resolve_links(path), staged, count)
+                    staged.chmod(0o644 | (path.stat().st_mode & 0o111))
         (staging / REQUEST).write_text(
             json.dumps(_build_request(preparation, execution), indent=1, sort_keys=True), encoding="utf-8"
         )

@@ -27,6 +27,13 @@ Readable = io.RawIOBase | io.BufferedIOBase
 Write = Callable[[memoryview], object]
 """Function that writes the next bytes of a stream. The bytes are valid only during the call."""
 
+Count = Callable[[int], object]
+"""Callback that receives the number of bytes processed since the last call. It may be called from any thread."""
+
+
+def ignore_count(size: int) -> None:
+    """Ignore the number of processed bytes."""
+
 
 class Blob(Struct, frozen=True):
     """Reference to content: its SHA-256 in hex, and its size in bytes."""
@@ -65,11 +72,12 @@ def hash_values(value: object) -> str:
 class Hasher:
     """Hasher that counts bytes and computes, on request, a SHA-256 (`digest`) and a 128-bit XXH3 (`checksum`), in hex.
 
-    A checksum is 20 times faster than a digest. It detects only accidental changes.
+    A checksum is 20 times faster than a digest. It detects only accidental changes. `count` receives the size of each piece.
     """
 
-    def __init__(self, *, digest: bool = True, checksum: bool = False) -> None:
+    def __init__(self, *, digest: bool = True, checksum: bool = False, count: Count = ignore_count) -> None:
         self.size = 0
+        self._count = count
         self._sha256 = hashlib.sha256() if digest else None
         self._xxh3 = _create_xxh3() if checksum else None
 
@@ -85,6 +93,7 @@ class Hasher:
             self._sha256.update(data)
         if self._xxh3 is not None:
             self._xxh3.update(data)
+        self._count(len(data))
 
     @property
     def digest(self) -> str | None:
@@ -120,16 +129,15 @@ def hash_file(path: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def hash_part(file: BinaryIO, start: int, size: int, count: Callable[[int], object] = lambda size: None) -> Blob:
+def hash_part(file: BinaryIO, start: int, size: int, count: Count = ignore_count) -> Blob:
     """Return the digest of up to `size` bytes of an open file, from `start`.
 
     `count` is called with the size of each piece that was read. Raises OSError.
     """
-    hasher = Hasher()
+    hasher = Hasher(count=count)
     file.seek(start)
     while hasher.size < size and (chunk := file.read(min(_BUFFER_BYTES, size - hasher.size))):
         hasher.update(chunk)
-        count(len(chunk))
     return hasher.blob
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path, PurePath
 from typing import Protocol
 
 from epbuild.core.errors import escape_controls
+from epbuild.core.units import format_count
 
 # CI services execute commands in logs: `::error::` at the start of a line (GitHub), and `##[error]` and `##vso[...]` anywhere
 # (GitHub, Azure).
 _COMMAND = re.compile(r"(^\s*):(?=:)|()#(?=#\w*\[)")
+_MAX_NAME = 30
 _COLOR = re.compile("\x1b\\[[0-9;]*m")
 
 
@@ -37,6 +40,15 @@ def format_path(path: Path) -> str:
         return path.relative_to(Path.cwd()).as_posix()
     except ValueError:
         return str(path)
+
+
+def describe_files(sizes: Mapping[str, int]) -> str:
+    """Return the name of the file that has most of the bytes, or else the number of files. `sizes` has the size of each file, by path."""
+    largest = max(sizes, key=sizes.__getitem__, default="")
+    if not sizes or 2 * sizes[largest] <= sum(sizes.values()):
+        return format_count(len(sizes), "file")
+    name = PurePath(largest).name
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}..."  # the name of a blob has 64 characters
 
 
 def escape_sequences(line: str) -> str:

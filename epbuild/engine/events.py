@@ -77,6 +77,21 @@ class StepOutput(Event, frozen=True):
     """True if the line reports progress. False for other output of an EP, which appears only in logs."""
 
 
+class StepAdvanced(Event, frozen=True):
+    """Copying or hashing a step's files takes longer than a second: `done` of `total` bytes have been processed."""
+
+    step: str
+    """Id of the step."""
+    doing: str
+    """Description of the work, such as `storing decoder.bin`."""
+    done: int
+    """Bytes that have been processed."""
+    total: int
+    """Total number of bytes."""
+    seconds_left: float
+    """Expected time left; 0 once all bytes have been processed."""
+
+
 class StepFinished(Event, frozen=True):
     """A step ended."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.archive.artifact import Artifact, Copy, make_changed_error
@@ -15,13 +17,16 @@ from epbuild.cache.digests import Digests
 from epbuild.core.atomic import rename, sync_directory, sync_file, write_new
 from epbuild.core.canonical import JsonFile
 from epbuild.core.clone import copy_open_file
-from epbuild.core.digest import Hasher, Write, hash_bytes, hash_into
+from epbuild.core.digest import Blob, Count, Hasher, Write, hash_bytes, hash_into, ignore_count
 from epbuild.core.directory import prepare, scratch_path, swap_in
 from epbuild.core.entries import HiddenFolders, choose_free_name, is_special
 from epbuild.core.errors import BuildError, Problem, StepId, StoreError
 from epbuild.core.safepath import open_raw
+from epbuild.core.shown import describe_files
+from epbuild.engine.byte_progress import count_step_bytes
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.output.existing import OwnedFiles
+from epbuild.output.files import RelinkedModel
 from epbuild.output.provenance import is_statement_about
 from epbuild.output.tree import OutputTree, build_image_annotations, get_image_tag, render_statement
 from epbuild.plan.outputs import PROVENANCE
@@ -80,9 +85,9 @@ def materialize(
     emission = tree.emission
     for sentence in tree.omissions:
         progress.report(StepOutput(emission.steps[0], sentence))
-    with scratch_path(draft) as work:
-        artifacts = ArtifactBuilder(tree, work / "made", store, progress).build()
-        writer = OutputWriter(emission, draft, work, store, digests, written, pusher)
+    with scratch_path(draft) as work, _counting(tree, store, progress) as counted:
+        artifacts = ArtifactBuilder(tree, work / "made", counted, progress).build()
+        writer = OutputWriter(emission, draft, work, counted, digests, written, pusher)
         match emission.archive_format:
             case "zip" | "tar.zst" as form:
                 return writer.write_archive(form, artifacts, tree)
@@ -90,6 +95,36 @@ def materialize(
                 return writer.write_image(_add_statement(tree, artifacts))
             case None:
                 return writer.write_folder(_add_statement(tree, artifacts))
+
+
+@contextmanager
+def _counting(tree: OutputTree, store: BlobSource, progress: Progress) -> Iterator[BlobSource]:
+    """Yield a source of the output's blobs that reports the progress of reading them. The client of the registry reports a push itself."""
+    if tree.emission.push_only:
+        yield store
+        return
+    contents = {file.path: file.content for file in tree.files}
+    blobs = {path: content.stored if isinstance(content, RelinkedModel) else content for path, content in contents.items()}
+    sizes = {path: blob.size for path, blob in blobs.items() if isinstance(blob, Blob)}
+    with count_step_bytes(progress, tree.emission.id, f"writing {describe_files(sizes)}", sum(sizes.values())) as count:
+        yield _CountedBlobs(store, count)
+
+
+class _CountedBlobs(Struct, frozen=True):
+    """Source of blobs that reports the size of each piece that it reads."""
+
+    store: BlobSource
+    count: Count
+
+    def materialize(self, digest: str, destination: str | Path, count: Count = ignore_count) -> None:
+        self.store.materialize(digest, destination, self.count)
+
+    def copy(self, digest: str, write: Write) -> None:
+        def write_counted(piece: memoryview) -> None:
+            write(piece)
+            self.count(len(piece))
+
+        self.store.copy(digest, write_counted)
 
 
 class OutputWriter:

@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob, MissingBlob
-from epbuild.core.digest import Blob, Hasher, Write, hash_stream
+from epbuild.core.digest import Blob, Count, Hasher, Write, hash_stream, ignore_count
 from epbuild.core.errors import Cancelled, Problem
 from epbuild.remote.envelope import MAX_BYTES, RecordKind, RemoteRecord, Unusable, seal, unseal
 from epbuild.remote.keys import SigningKey
@@ -172,15 +172,19 @@ class RemoteCache:
         with ThreadPoolExecutor(min(THREADS, len(wanted)), thread_name_prefix="look-up") as pool:
             return dict(zip(wanted, pool.map(lambda key: self.look_up(kind, key), wanted), strict=True))
 
-    def fetch(self, blob: Blob, store: BlobStore) -> None:
-        """Fetch a blob into the store, which verifies it. Raises NotFetched, StoreError and Cancelled."""
+    def fetch(self, blob: Blob, store: BlobStore, count: Count = ignore_count) -> None:
+        """Fetch a blob into the store, which verifies it. `count` receives the size of each piece that arrives.
+
+        Raises NotFetched, StoreError and Cancelled.
+        """
         if not _DIGEST.fullmatch(blob.digest):
             raise NotFetched("the digest of one of its files is invalid")
         with self._locks.setdefault(blob.digest, threading.Lock()):  # a blob of two results is fetched only once
             if store.has(blob.digest, blob.size):
+                count(blob.size)
                 return
             try:
-                self._reading.call(lambda: self._receive(blob, store))
+                self._reading.call(lambda: self._receive(blob, store, count))
             except CircuitOpenError as error:
                 raise NotFetched("the remote cache can no longer be read") from error
             except TransferError as error:
@@ -325,10 +329,10 @@ class RemoteCache:
             self._bad.add(blob.digest)
             raise LostBlob(_GONE) from error
 
-    def _receive(self, blob: Blob, store: BlobStore) -> None:
+    def _receive(self, blob: Blob, store: BlobStore, count: Count) -> None:
         with self._tally.time_request(), closing(self._open_blob(blob)) as download:
             source = TimedDownload(download, BLOB_TIMEOUTS.speed, self._count_received)
-            if download.size not in (None, blob.size) or not store.put_stream(blob, source):
+            if download.size not in (None, blob.size) or not store.put_stream(blob, source, count):
                 self._bad.add(blob.digest)
                 raise LostBlob(_DAMAGED)
         self._tally.add(blobs=1)

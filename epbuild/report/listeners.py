@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from epbuild.core.atomic import make_folders, write_file
 from epbuild.core.errors import EnvironmentFailure, Problem
 from epbuild.core.units import format_estimate
-from epbuild.engine.events import BatchProgress, Event
+from epbuild.engine.events import BatchProgress, Event, StepAdvanced
 from epbuild.report.formatting import format_size
 from epbuild.report.terminal.problems import print_problems
 from epbuild.report.terminal.screen import is_screen
@@ -91,9 +91,11 @@ def write_document(path: Path, text: str) -> None:
         ) from error
 
 
-def format_hashing(event: Hashing) -> str:
-    """Return the progress of hashing, such as `hashing 1.2 GB of 3.2 GB, about 8 s left`."""
-    return f"hashing {format_size(event.done)} of {format_size(event.total)}, about {format_estimate(event.seconds_left)} left"
+def format_bytes(event: Hashing | StepAdvanced) -> str:
+    """Return the progress of work on files, such as `hashing decoder.onnx: 1.2 GB of 3.2 GB, about 8 s left`."""
+    doing = f"hashing {event.files}" if isinstance(event, Hashing) else event.doing
+    left = f", about {format_estimate(event.seconds_left)} left" if event.seconds_left else ""
+    return f"{doing}: {format_size(event.done)} of {format_size(event.total)}{left}"
 
 
 class WaitingRow(Listener):
@@ -117,10 +119,10 @@ class WaitingRow(Listener):
                     from epbuild.report.terminal.live import Rows  # Import late, because few commands wait.
 
                     self._rows = Rows(sys.stderr)
-                self._rows.show(FILES, format_hashing(event))
+                self._rows.show(FILES, format_bytes(event))
             case Hashing() if self._clock() >= self._next_line:
                 self._next_line = self._clock() + HEARTBEAT
-                sys.stderr.write(f"{FILES}: {format_hashing(event)}\n")
+                sys.stderr.write(f"{FILES}: {format_bytes(event)}\n")
                 sys.stderr.flush()
             case Hashed():
                 self._close()

@@ -6,14 +6,17 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 
 import msgspec
 
 from epbuild.actions.types import get_action_type, read_result
 from epbuild.cache.state import Measurement
+from epbuild.core.digest import Count
 from epbuild.core.errors import Cancelled, EpbuildError, Problem, StepId, StoreError, VerifyError
 from epbuild.core.shown import format_path
+from epbuild.engine.byte_progress import count_step_bytes
 from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
@@ -298,12 +301,15 @@ class BuildExecutor:
             return None
         if self._found.actions[action.id].remote:
             self._progress.report(StepStarted(action.steps[0], "fetching"))
-        record = remote.fetch(key, action.id)
+        record = remote.fetch(key, action.id, partial(self._count_fetched, action.steps[0]))
         result = read_result(action, record) if record is not None else None
         if result is None:
             return None
         self._store_result(subject, result)
         return "remote"
+
+    def _count_fetched(self, step: str, total: int, files: str) -> AbstractContextManager[Count]:
+        return count_step_bytes(self._progress, step, f"fetching {files}", total)
 
     def _find_known(self, subject: KeyedAction, *, again: bool) -> tuple[Outcome, ActionResult | None]:
         """Find the known result of an action. Return the outcome of the action's steps if the result is used, and the result or None."""

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,7 +22,7 @@ from epbuild.core.directory import find_interrupted_swaps, recover_swaps
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import Problem, StepId, StoreError
 from epbuild.core.shown import format_path
-from epbuild.engine.events import Event, Progress, StepFinished, StepOutput, StepStarted, Warned
+from epbuild.engine.events import Event, Progress, StepAdvanced, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
 from epbuild.output.existing import OwnedFiles
@@ -217,12 +217,15 @@ class _PushLog:
     step: str
     host: str
     progress: Progress
+    _began: float = field(default_factory=time.monotonic)
     _reported: float = 0.0
 
     def sent(self, done: int, total: int) -> None:
-        if time.monotonic() - self._reported >= 1 or done == total:
-            self._reported = time.monotonic()
-            self.progress.report(StepOutput(self.step, f"pushing to {self.host}: {done:,} of {total:,} bytes"))
+        now = time.monotonic()
+        if now - self._reported >= 1 or done == total:
+            self._reported = now
+            left = (now - self._began) * (total - done) / done if done else 0.0
+            self.progress.report(StepAdvanced(self.step, f"pushing to {self.host}", done, total, left))
 
 
 def find_ends(emission: Emission, files: Mapping[str, Any]) -> Iterator[StepEnd]:

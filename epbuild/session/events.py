@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,16 +9,15 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from epbuild.cache.digests import Count
+from epbuild.core.digest import Count
 from epbuild.core.errors import Problem
+from epbuild.engine.byte_progress import ByteProgress, count_bytes
 from epbuild.engine.events import Completion, Event, Progress
 
 if TYPE_CHECKING:
     from epbuild.diff.byte_differences import FileDifference
     from epbuild.verify.fallback import FallbackNodes
 
-_INTERVAL = 1.0
-"""Seconds before the first event about hashing, and between such events."""
 Coverage = Literal["whole", "partial", "on the CPU", "failed verify", "failed", "not built"]
 """`whole` and `partial`: the EPs of a target took all nodes of a model, or only some. `failed`: the model could not be compiled.
 
@@ -69,6 +67,8 @@ class Hashing(Event, frozen=True):
     """Total number of bytes to hash."""
     seconds_left: float
     """Expected time left."""
+    files: str = "files"
+    """Name of the file that has most of the bytes. If there is none, the number of files."""
 
 
 class Hashed(Event, frozen=True):
@@ -81,35 +81,23 @@ class Hashed(Event, frozen=True):
 
 
 class HashingEvents(Struct, frozen=True):
-    """Source of events about hashing that takes longer than a second. It reports at most one event a second."""
+    """Source of events about hashing that takes longer than a second."""
 
     progress: Progress
     clock: Callable[[], float] = time.monotonic
 
     @contextmanager
-    def counting(self, total: int) -> Iterator[Count]:
-        """Report how many of `total` bytes have been hashed.
+    def counting(self, total: int, files: str) -> Iterator[Count]:
+        """Yield a callback for the size of each hashed piece of `files`, which have `total` bytes. Report the progress."""
 
-        The `with` block calls the yielded function with the size of each piece that it has hashed, from any thread.
-        """
-        lock = threading.Lock()
-        begin = last = self.clock()
-        done = 0
+        def report(found: ByteProgress) -> None:
+            if found.done == total:
+                self.progress.report(Hashed(total, found.seconds))
+            else:
+                self.progress.report(Hashing(found.done, total, found.seconds_left, files))
 
-        def count(size: int) -> None:
-            nonlocal done, last
-            with lock:
-                done = min(done + size, total)  # a file that changes while it is read is read again
-                now = self.clock()
-                if now - last >= _INTERVAL and done < total:
-                    last = now
-                    self.progress.report(Hashing(done, total, (now - begin) * (total - done) / max(done, 1)))
-
-        try:
+        with count_bytes(total, report, self.clock) as count:
             yield count
-        finally:
-            if last != begin:
-                self.progress.report(Hashed(total, self.clock() - begin))
 
 
 class ToolchainStarted(Event, frozen=True):
@@ -174,6 +162,8 @@ class Fetching(Event, frozen=True):
     """Bytes that were received."""
     total: int | None
     """Bytes of the file; null if unknown."""
+    seconds_left: float | None = None
+    """Expected time left; null if unknown."""
 
 
 class Fetched(Event, frozen=True):

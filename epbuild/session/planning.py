@@ -199,11 +199,20 @@ class _FetchReporter:
     model: str
     progress: Progress
     _reported: float = 0.0
+    _address: str = ""
+    _began: float = 0.0
+    _first: int = 0
+    """Bytes of the file at `_address` that had arrived at the time `_began`, in this process or an earlier one."""
 
     def arrived(self, address: str, done: int, total: int | None) -> None:
-        if time.monotonic() - self._reported >= _REPORT_SECONDS:
-            self._reported = time.monotonic()
-            self.progress.report(Fetching(self.model, address, done, total))
+        now = time.monotonic()
+        if address != self._address or done < self._first:
+            self._address, self._began, self._first = address, now, done
+        if now - self._reported >= _REPORT_SECONDS:
+            self._reported = now
+            new = done - self._first
+            left = (now - self._began) * (total - done) / new if new and total is not None else None
+            self.progress.report(Fetching(self.model, address, done, total, left))
 
 
 def find_wheels(address: PackageAddress, model: ModelSpec) -> tuple[str, ...]:

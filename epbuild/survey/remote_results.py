@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.cache.blobs import BlobSource, BlobStore
+from epbuild.cache.digests import Counting, uncounted
 from epbuild.cache.errors import MissingBlob
-from epbuild.core.digest import Blob, Write
+from epbuild.core.digest import Blob, Count, Write, ignore_count
 from epbuild.core.errors import Problem, StepId
 from epbuild.core.units import format_count
 from epbuild.plan.made import Made
@@ -55,10 +56,10 @@ class RemoteResults:
         records = ((key, self._found[key]) for key in steps)
         return {key: found.record["result"] for key, found in records if isinstance(found, RemoteRecord)}
 
-    def fetch(self, key: str, step: str) -> Mapping[str, Any] | None:
+    def fetch(self, key: str, step: str, counting: Counting = uncounted) -> Mapping[str, Any] | None:
         """Fetch all artifacts of a step's result into the store, and return the result as JSON. Return None if the step has to run.
 
-        Raises StoreError if the store cannot be written, and Cancelled.
+        `counting` counts the bytes that arrive. Raises StoreError if the store cannot be written, and Cancelled.
         """
         if self._found.get(key) == Miss() and key not in self._given_up:  # another machine may have published it since
             found = self._cache.look_again(COMPILE, key)
@@ -69,8 +70,9 @@ class RemoteResults:
         if result is None or not isinstance(found, RemoteRecord):
             return None
         try:
-            for blob in found.blobs:
-                self._cache.fetch(blob, self._store)
+            with counting(sum(blob.size for blob in found.blobs), "its result") as count:
+                for blob in found.blobs:
+                    self._cache.fetch(blob, self._store, count)
         except NotFetched as error:
             self._found[key] = Miss()
             self._given_up.add(key)
@@ -131,11 +133,11 @@ class _BlobsOfResults:
         self._store = store
         self._sizes = sizes
 
-    def materialize(self, digest: str, destination: str | Path) -> None:
+    def materialize(self, digest: str, destination: str | Path, count: Count = ignore_count) -> None:
         if (lacking := self._find_lacking(digest)) is not None:
             with self._convert_error(digest):
                 self._cache.fetch(lacking, self._store)
-        self._store.materialize(digest, destination)
+        self._store.materialize(digest, destination, count)
 
     def copy(self, digest: str, write: Write) -> None:
         """Copy a blob to `write` without adding it to the store."""

@@ -12,9 +12,11 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct, field
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.core.digest import Blob, hash_file
+from epbuild.core.digest import Blob, Count, hash_file
 from epbuild.core.errors import BuildError, Cancelled, EnvironmentFailure, Problem, StepId
 from epbuild.core.safepath import resolve_links
+from epbuild.core.shown import describe_files
+from epbuild.engine.byte_progress import count_step_bytes
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.toolchain.diagnosis import is_progress_line, strip_log_prefix
 from epbuild.toolchain.environment import Environment
@@ -83,6 +85,11 @@ class Execution:
         """Return a context in which adding or removing hard links does not count as a change to the files. Keep the block short."""
         return nullcontext()
 
+    def counting(self, step: str, doing: str, files: Iterable[Path]) -> AbstractContextManager[Count]:
+        """Return a context that reports the progress of a step's work on `files`. It yields a callback for the size of each piece."""
+        sizes = {str(path): path.stat().st_size for path in files}
+        return count_step_bytes(self.progress, step, f"{doing} {describe_files(sizes)}", sum(sizes.values()))
+
     def create_inner(self, staging: Path) -> Execution:
         """Return an execution of another action within this one, in the directory `staging`. Its log is beside this directory."""
         log = staging.with_suffix(".log")
@@ -109,13 +116,15 @@ class Execution:
             raise Cancelled(step)
         return ending
 
-    def keep(self, folder: Path, names: Iterable[str]) -> Kept:
-        """Store the log and the artifacts in `folder` that `names` lists, and return their blobs. Raises StoreError."""
+    def keep(self, step: str, folder: Path, names: Iterable[str]) -> Kept:
+        """Store the log and the artifacts in `folder` that `names` lists, as work of a step. Return their blobs. Raises StoreError."""
         folder = resolve_links(folder)
         files = {name: resolve_links(folder / name) for name in names}
         # Several names may refer to one file, which can be moved only once. A file outside the folder, reached by a link, must not be
         # moved.
-        blobs = {file: self.store.put(file, move=file.is_relative_to(folder)) for file in dict.fromkeys(files.values())}
+        distinct = dict.fromkeys(files.values())
+        with self.counting(step, "storing", distinct) as count:
+            blobs = {file: self.store.put(file, move=file.is_relative_to(folder), count=count) for file in distinct}
         return Kept({name: blobs[file] for name, file in files.items()}, self.store.put(self.log))
 
 

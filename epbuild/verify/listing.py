@@ -9,9 +9,11 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from epbuild.cache.digests import Count, Counting, uncounted
+from epbuild.cache.digests import Counting, uncounted
 from epbuild.core.defaults import MANIFEST, STATEMENT
+from epbuild.core.digest import Count
 from epbuild.core.safepath import BadReference, MissingReference, locate, open_regular
+from epbuild.core.shown import describe_files
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.findings import EMIT_AGAIN, Finding, format_sentence
 from epbuild.verify.manifest import ListedFile
@@ -60,7 +62,8 @@ def check_digests(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that every listed file has the listed size and digest. `check_files` reports missing files."""
     manifest = artifact.manifest
     files = [listed for listed in manifest.files.values() if not artifact.is_inner(listed.path)] if manifest is not None else []
-    with artifact.counting(sum(listed.size for listed in files)) as count:
+    sizes = {listed.path: listed.size for listed in files}
+    with artifact.counting(sum(sizes.values()), describe_files(sizes)) as count:
         for listed in files:
             yield from _check_content(artifact, listed, count)
 
@@ -145,7 +148,7 @@ def check_statement(archive: Path, counting: Counting = uncounted) -> Finding | 
     if subjects is None:
         return Finding("provenance", place.name, "failed", "It is not a readable in-toto statement.", "EPB637", _BOTH_AGAIN)
     size = archive.stat().st_size
-    with counting(size) as count:
+    with counting(size, archive.name) as count:
         digest = Payload(archive, 0, size).sha256(count)
     if digest not in subjects.values():
         message = f"It does not cover this archive, whose SHA-256 is {digest[:12]}…."

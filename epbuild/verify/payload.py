@@ -8,8 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from epbuild.cache.digests import Count
-from epbuild.core.digest import hash_part
+from epbuild.core.digest import Count, hash_part
 from epbuild.core.safepath import open_regular
 from epbuild.onnxfile.read.epcontext import EPContextNode, resolve
 

@@ -92,6 +92,17 @@ def test_content_that_is_already_stored_is_not_stored_twice(store: BlobStore) ->
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
+def test_storing_a_blob_reads_nothing_and_keeps_it(store: BlobStore, tmp_path: Path) -> None:
+    blob = stored(store, b"content")
+    place = store.place(blob.digest)
+    before = place.stat()
+    counted: list[int] = []
+    assert store.put(place, count=counted.append) == blob
+    assert (counted, place.stat().st_ino) == ([7], before.st_ino)
+    (tmp_path / blob.digest).write_bytes(b"another file of this name")
+    assert store.put(tmp_path / blob.digest) != blob
+
+
 def test_pipe_in_place_of_a_blob_is_an_immediate_error(store: BlobStore) -> None:
     blob = stored(store, b"arrived")
     (place,) = stored_files(store)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.cache.digests import Count, Digests, StatKey, is_unchanged
+from epbuild.cache.digests import Digests, StatKey, is_unchanged
 from epbuild.core import digest
 from epbuild.core.errors import StoreError
 
@@ -42,7 +42,7 @@ class Readings:
         class Counted(Digests):
             threads = 2
 
-            def hash(self, file: digest.Readable, count: Count, *, ahead: bool) -> str:
+            def hash(self, file: digest.Readable, count: digest.Count, *, ahead: bool) -> str:
                 readings.count += 1
                 readings.ahead.append(ahead)
                 found = super().hash(file, count, ahead=ahead)

@@ -11,6 +11,7 @@ from epbuild.engine.events import (
     Event,
     RunFinished,
     RunStarted,
+    StepAdvanced,
     StepFailed,
     StepFinished,
     StepOutput,
@@ -66,7 +67,7 @@ OUTSIDE = FallbackNodes("prefill", 2, (FallbackNode("/Gather", "Gather", "Cannot
 
 EVENTS: tuple[Event, ...] = (
     Warned(WARNING),
-    Fetching("x", ADDRESS, 400_000, 1_600_000),
+    Fetching("x", ADDRESS, 400_000, 1_600_000, 9.0),
     Fetched("x"),
     ToolchainStarted("qnn", "creating an environment with onnxruntime-qnn==2.7.0"),
     ToolchainReady("qnn", "1.31.1", 12.34567),
@@ -101,8 +102,9 @@ EVENTS: tuple[Event, ...] = (
     ToolchainInstalling("qnn", "fetching onnxruntime-qnn", 8_400_000, 142_000_000),
     ToolchainFailed("qnn"),
     Noted("reading 1.2 GB"),
-    Hashing(1_200_000_000, 3_200_000_000, 8.0),
+    Hashing(1_200_000_000, 3_200_000_000, 8.0, "decoder.onnx.data"),
     Hashed(3_200_000_000, 12.34567),
+    StepAdvanced(COMPILE, "storing decoder.bin", 1_200_000_000, 4_300_000_000, 14.0),
     Watching(3),
     FilesChanged(("model.onnx",)),
     StepsCurrent((EMIT, ODD)),

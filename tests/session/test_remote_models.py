@@ -119,7 +119,7 @@ def test_progress_of_a_large_model_is_reported_at_intervals(
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     network.between = lambda: clock.append(clock.pop() + 1)
     _, told = fetched(models)
-    assert told == [Fetching("decode", ADDRESS, 0, SIZE), Fetching("decode", ADDRESS, SIZE, SIZE), Fetched("decode")]
+    assert told == [Fetching("decode", ADDRESS, 0, SIZE), Fetching("decode", ADDRESS, SIZE, SIZE, 0.0), Fetched("decode")]
 
 
 REMOTE = ("decode: decode.onnx", f"decode: {{path: '{ADDRESS}', sha256: {PIN}}}")

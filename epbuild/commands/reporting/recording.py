@@ -38,6 +38,7 @@ from epbuild.engine.events import (
     Progress,
     RunFinished,
     RunStarted,
+    StepAdvanced,
     StepFailed,
     StepFinished,
     StepOutput,
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
 
 
 _INTERRUPTED = 130
-_FREQUENT_EVENTS = (StepOutput, StepsCurrent, ToolchainInstalling)
+_FREQUENT_EVENTS = (StepAdvanced, StepOutput, StepsCurrent, ToolchainInstalling)
 
 
 class Recording:

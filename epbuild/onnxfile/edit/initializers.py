@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from epbuild.core.digest import Count, ignore_count
 from epbuild.core.safepath import open_regular
 from epbuild.onnxfile.edit.splice import Splice, copy_bytes, splice
 from epbuild.onnxfile.edit.staging import stage
@@ -38,13 +39,17 @@ _TensorPath = tuple[tuple[Field, ...], bool]
 
 
 def share_initializers(
-    models: Mapping[Path, Path], file: str, threshold: int = 1024, data: Mapping[Path, Mapping[str, Path]] | None = None
+    models: Mapping[Path, Path],
+    file: str,
+    threshold: int = 1024,
+    data: Mapping[Path, Mapping[str, Path]] | None = None,
+    count: Count = ignore_count,
 ) -> WeightBytes:
     """Write copies of models that share one weights `file` beside them. `models` maps each copy to its source.
 
     Two kinds of tensors move to the file: all external data, and every initializer of at least `threshold` raw bytes, even
     in subgraphs. External data is read from its location in the model, or from the file that `data` has for the copy and
-    the location. If no tensor moves, no weights file is written.
+    the location. If no tensor moves, no weights file is written. `count` receives the sizes of the tensors that have been read.
 
     If the copies are in several folders, each folder has the file, as a hard link where the file system supports it. ONNX
     Runtime reads files with several hard links, although the onnx package refuses to. If a subgraph of a copy refers to the
@@ -63,7 +68,7 @@ def share_initializers(
     with ExitStack() as written:
         with places[0].open("xb") as opened:
             written.callback(places[0].unlink)
-            weights = _WeightsFile(opened, file)
+            weights = _WeightsFile(opened, file, count)
             for copy, source in models.items():
                 files = (data or {}).get(copy, {})
                 try:
@@ -90,8 +95,9 @@ def share_initializers(
 class _WeightsFile:
     """Weights file that is being written. `total` counts the bytes of all tensors, including duplicates."""
 
-    def __init__(self, file: BinaryIO, name: str) -> None:
+    def __init__(self, file: BinaryIO, name: str, count: Count) -> None:
         self.total = 0
+        self._count = count
         self._file = file
         self._name = name
         self._offsets: dict[str, int] = {}
@@ -99,7 +105,7 @@ class _WeightsFile:
     def place(self, source: BinaryIO, start: int, size: int) -> bytes:
         """Write a part of `source`, unless the file already has this content. Return tensor fields that refer to the content."""
         self.total += size
-        content = hash_extent(source, start, size)
+        content = hash_extent(source, start, size, self._count)
         offset = self._offsets.get(content)
         if offset is None:
             alignment = _GRANULARITY if size >= _LARGE else _PAGE

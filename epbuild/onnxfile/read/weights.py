@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 
 from msgspec import Struct
 
-from epbuild.core.digest import hash_part
+from epbuild.core.digest import Count, hash_part, ignore_count
 from epbuild.core.safepath import open_regular
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import Initializer, ModelHeader
@@ -125,9 +125,9 @@ def locate_external(tensor: Initializer, file_size: int, tag_at: int) -> tuple[i
     return external.offset, size
 
 
-def hash_extent(file: BinaryIO, start: int, size: int) -> str:
+def hash_extent(file: BinaryIO, start: int, size: int, count: Count = ignore_count) -> str:
     """Return the SHA-256 of a part of a file, read in chunks. Raises MalformedModel if the file is too short."""
-    found = hash_part(file, start, size)
+    found = hash_part(file, start, size, count)
     if found.size < size:
         raise MalformedModel("the file was truncated while it was being read", start)
     return found.digest

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epbuild.core.shown import escape_sequences
-from epbuild.core.units import format_count
+from epbuild.core.units import format_count, format_estimate
 from epbuild.engine.events import (
     Completion,
     Event,
     RunFinished,
     RunStarted,
+    StepAdvanced,
     StepFailed,
     StepFinished,
     StepOutput,
@@ -25,7 +26,7 @@ from epbuild.engine.events import (
     Warned,
 )
 from epbuild.report.formatting import format_size, shorten_list
-from epbuild.report.listeners import FILES, HEARTBEAT, Listener, format_hashing
+from epbuild.report.listeners import FILES, HEARTBEAT, Listener, format_bytes
 from epbuild.report.terminal.changes import ChangeReport
 from epbuild.report.terminal.coverage import CoverageList
 from epbuild.report.terminal.event_lines import (
@@ -99,10 +100,15 @@ class _BuildLines(Listener):
                 self._show(name, f"{text}, {format_size(done)} of {format_size(total)}" if total else text)
             case ToolchainFailed(name):
                 self._drop(name)
-            case Fetching(name, _, done, total):
-                self._show(name, f"fetching {format_size(done)}" + (f" of {format_size(total)}" if total else ""))
+            case Fetching(name, _, done, total, left):
+                size = f" of {format_size(total)}" if total else ""
+                self._show(
+                    name, f"fetching {format_size(done)}{size}" + (f", about {format_estimate(left)} left" if left else "")
+                )
+            case StepAdvanced(name):
+                self._show(name, format_bytes(event))
             case Hashing():
-                self._show(FILES, format_hashing(event))
+                self._show(FILES, format_bytes(event))
             case ResultsShared(_, done, total):
                 self._show("remote cache", f"writing results: {done} of {total} done")
             case RemoteCacheUsed():
@@ -187,7 +193,7 @@ class PlainLines(_BuildLines):
     def report(self, event: Event, /) -> None:
         with self._lock:
             if isinstance(event, Hashing) and FILES not in self._running:
-                self._print(format_waiting(FILES, format_hashing(event)))  # Nothing else is shown before the first step.
+                self._print(format_waiting(FILES, format_bytes(event)))  # Nothing else is shown before the first step.
             super().report(event)
 
     def _begin(self, progress: Completion, noun: str, text: str) -> None:

@@ -21,7 +21,7 @@ from tests.support.fake_builds import Workshop
 from tests.support.moments import at_each_call
 
 GB = 1_000_000_000
-HALF = Hashing(GB, 2 * GB, 10.0)
+HALF = Hashing(GB, 2 * GB, 10.0, "decoder.onnx")
 
 
 class Clock:
@@ -44,22 +44,22 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_events_start_after_one_second_and_repeat_every_second() -> None:
     events, clock = EventList(), Clock()
-    with HashingEvents(events, clock).counting(1000) as count:
+    with HashingEvents(events, clock).counting(1000, "decoder.onnx") as count:
         for _ in range(10):
             clock.now += 0.5
             count(100)
     assert events == [
-        Hashing(200, 1000, 4.0),
-        Hashing(400, 1000, 3.0),
-        Hashing(600, 1000, 2.0),
-        Hashing(800, 1000, 1.0),
+        Hashing(200, 1000, 4.0, "decoder.onnx"),
+        Hashing(400, 1000, 3.0, "decoder.onnx"),
+        Hashing(600, 1000, 2.0, "decoder.onnx"),
+        Hashing(800, 1000, 1.0, "decoder.onnx"),
         Hashed(1000, 5.0),
     ]
 
 
 def test_hashing_under_one_second_emits_no_event() -> None:
     events, clock = EventList(), Clock()
-    with HashingEvents(events, clock).counting(1000) as count:
+    with HashingEvents(events, clock).counting(1000, "decoder.onnx") as count:
         clock.now += 0.9
         count(1000)
     assert events == []
@@ -67,16 +67,16 @@ def test_hashing_under_one_second_emits_no_event() -> None:
 
 def test_hashing_a_file_again_never_exceeds_the_total() -> None:
     events, clock = EventList(), Clock()
-    with HashingEvents(events, clock).counting(1000) as count:
+    with HashingEvents(events, clock).counting(1000, "decoder.onnx") as count:
         for size in (900, 900, 900):
             clock.now += 2
             count(size)
-    assert events == [Hashing(900, 1000, 2 * 100 / 900), Hashed(1000, 6.0)]
+    assert events == [Hashing(900, 1000, 2 * 100 / 900, "decoder.onnx"), Hashed(1000, 6.0)]
 
 
 def test_failed_hashing_emits_an_end_event() -> None:
     events, clock = EventList(), Clock()
-    with pytest.raises(OSError, match="gone"), HashingEvents(events, clock).counting(1000) as count:  # noqa: PT012
+    with pytest.raises(OSError, match="gone"), HashingEvents(events, clock).counting(1000, "decoder.onnx") as count:  # noqa: PT012
         clock.now += 2
         count(500)
         raise OSError("gone")
@@ -91,7 +91,7 @@ def test_stderr_shows_a_row_on_a_terminal_or_a_line_every_30_seconds(monkeypatch
         waiting.report(Hashed(2 * GB, 20.0))
         ended = screen.getvalue()
         waiting.report(HALF)
-    assert "hashing 1.0 GB of 2.0 GB, about 10 s left" in ended
+    assert "hashing decoder.onnx: 1.0 GB of 2.0 GB, about 10 s left" in ended
     assert screen.getvalue().count("hashing") > ended.count("hashing")
 
     monkeypatch.setattr(sys, "stderr", log := io.StringIO())
@@ -101,7 +101,7 @@ def test_stderr_shows_a_row_on_a_terminal_or_a_line_every_30_seconds(monkeypatch
             waiting.report(HALF)
             clock.now += 1
         waiting.report(Hashed(2 * GB, 20.0))
-    assert log.getvalue() == "files: hashing 1.0 GB of 2.0 GB, about 10 s left\n" * 2
+    assert log.getvalue() == "files: hashing decoder.onnx: 1.0 GB of 2.0 GB, about 10 s left\n" * 2
     assert out.getvalue() == "", "the answer alone goes there"
 
 
@@ -109,7 +109,7 @@ def test_a_build_shows_a_hashing_row_on_a_terminal(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "stdout", screen := Terminal())
     with make_reporter(json=False) as listener:
         listener.report(HALF)
-    assert "hashing 1.0 GB of 2.0 GB, about 10 s left" in screen.getvalue()
+    assert "hashing decoder.onnx: 1.0 GB of 2.0 GB, about 10 s left" in screen.getvalue()
 
 
 def test_a_build_emits_hashing_events_as_json(monkeypatch: pytest.MonkeyPatch) -> None:

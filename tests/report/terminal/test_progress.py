@@ -69,7 +69,7 @@ def test_a_log_has_a_line_for_each_end_and_no_control_characters(monkeypatch: py
         "rebuilt: 1 identical, 1 different (2.75 s)",
         "locked     2.5 s  toolchain qnn  10 packages for linux-x86_64, windows-arm64",
         "remote cache: 46 of 50 found, 2 written, 1.2 GB in 14 s",
-        "...       files  hashing 1.2 GB of 3.2 GB, about 8 s left",
+        "...       files  hashing decoder.onnx.data: 1.2 GB of 3.2 GB, about 8 s left",
         "hashed    12.3 s  files  3.2 GB",
         "Watching 3 files; press Ctrl-C to stop.",
         "Changed: model.onnx",

@@ -1,0 +1,66 @@
+"""Progress of work on many bytes, such as hashing and copying files."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from epbuild.core.digest import Count
+from epbuild.engine.events import Progress, StepAdvanced
+
+_INTERVAL = 1.0
+"""Seconds before the first report, and between reports."""
+
+
+class ByteProgress(Struct, frozen=True):
+    """Progress of work that takes longer than a second."""
+
+    done: int
+    """Bytes that have been processed. Equal to the total only in the last report."""
+    seconds: float
+    """Time since the work began."""
+    seconds_left: float
+    """Expected time left."""
+
+
+@contextmanager
+def count_bytes(
+    total: int, report: Callable[[ByteProgress], None], clock: Callable[[], float] = time.monotonic
+) -> Iterator[Count]:
+    """Yield a callback for the size of each processed piece, which any thread may call. Report the progress once a second.
+
+    Work that takes less than a second is not reported. After longer work, the last report has all bytes, even if the block failed.
+    """
+    lock = threading.Lock()
+    begin = last = clock()
+    done = 0
+
+    def count(size: int) -> None:
+        nonlocal done, last
+        with lock:
+            done = min(done + size, total)  # a file that changes while it is read is read again
+            now = clock()
+            if now - last >= _INTERVAL and done < total:
+                last = now
+                report(ByteProgress(done, now - begin, (now - begin) * (total - done) / max(done, 1)))
+
+    try:
+        yield count
+    finally:
+        if last != begin:
+            report(ByteProgress(total, clock() - begin, 0.0))
+
+
+@contextmanager
+def count_step_bytes(progress: Progress, step: str, doing: str, total: int) -> Iterator[Count]:
+    """Yield a callback for the size of each piece that a step has processed. Report the progress as `StepAdvanced` events."""
+
+    def report(found: ByteProgress) -> None:
+        progress.report(StepAdvanced(step, doing, found.done, total, found.seconds_left))
+
+    with count_bytes(total, report) as count:
+        yield count
