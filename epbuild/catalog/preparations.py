@@ -229,7 +229,10 @@ def _check_groups(option: PreparationOption, value: Any, path: OptionPath) -> It
         yield OptionFault(path, f"'{option.name}' must be a list of names, or of lists of names")
         return
     for index, item in enumerate(value):
-        yield from _check_names(option, item if isinstance(item, list) else [item], (*path, index))
+        if isinstance(item, list):
+            yield from _check_names(option, item, (*path, index))
+        elif not isinstance(item, str) or not item:
+            yield OptionFault((*path, index), f"'{option.name}' must be a list of names, or of lists of names")
 
 
 def _check_integers(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:

@@ -60,6 +60,17 @@ def test_facts_of_a_preparation_kind_are_consistent(kind: str) -> None:
         ("infer_shapes", {"data_prop": 1}, ("data_prop",)),
         ("cut", {}, ()),
         ("cut", {"outputs": []}, ("outputs",)),
+        ("split", {"parts": 2}, ()),
+        ("split", {"part": 0}, ()),
+        ("split", {"part": -1, "parts": 2}, ("part",)),
+        ("split", {"part": 0, "parts": 2, "layers": [1]}, ("layers",)),
+        ("split", {"part": 0, "layers": 1}, ("layers",)),
+        ("split", {"part": 0, "layers": [1, 2.5]}, ("layers", 1)),
+        ("split", {"part": 0, "layers": [2, 2]}, ("layers", 1)),
+        ("split", {"part": 0, "at": "x"}, ("at",)),
+        ("split", {"part": 0, "at": ["x", 3]}, ("at", 1)),
+        ("split", {"part": 0, "at": ["x", ["y", ""]]}, ("at", 1, 1)),
+        ("split", {"part": 0, "at": [[]]}, ("at", 0)),
         ("quantize", None, ()),
         ("quantize", {"calibration": ["a.npz"], "generate": {"ranges": RANGES}}, ("generate",)),
         ("quantize", {"calibration": ["a.npz"], "activation_type": "QUInt8"}, ("activation_type",)),
@@ -85,6 +96,10 @@ def test_misspelled_name_gets_a_suggestion() -> None:
 
 def test_single_value_sets_the_main_option_of_a_kind() -> None:
     assert options("opset", 21) == options("opset", {"target_version": 21}) == {"target_version": 21}
+
+
+def test_a_name_and_a_group_of_one_name_mean_the_same() -> None:
+    assert options("split", {"part": 0, "at": ["x", ["y", "z"]]}) == {"part": 0, "at": [["x"], ["y", "z"]]}
 
 
 def test_defaults_of_generated_samples_are_written_into_the_key() -> None:

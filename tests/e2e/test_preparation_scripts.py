@@ -375,6 +375,35 @@ def test_a_cut_without_remaining_nodes_is_refused(
     assert hint in told[1]
 
 
+def join_parts(bench: Bench, model: Path, *ways: dict[str, Any]) -> None:
+    """Check that the joined parts compute exactly what the model computes, for each way to split it."""
+    program, folder = Path(__file__).with_name("joined_parts.py"), bench.folder / "parts"
+    folder.mkdir()
+    arguments = [str(SCRIPTS / "split.py"), str(model), str(CALIBRATION[0]), str(folder), *map(json.dumps, ways)]
+    done = subprocess.run([bench.python, "-I", program, *arguments], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_joined_parts_compute_exactly_what_the_decoder_computes(bench: Bench) -> None:
+    join_parts(bench, DECODER, *({"parts": count} for count in range(1, 5)), {"layers": [0, 1]}, {"at": [["layer_0.after_mlp"]]})
+
+
+def test_joined_parts_compute_exactly_what_a_quantized_decoder_computes(bench: Bench) -> None:
+    bench.made("quantize", DECODER, {"activation_type": "uint16"}, CALIBRATION)
+    model = bench.output / "model.onnx"
+    join_parts(bench, model, {"parts": 3}, {"layers": [1]}, {"at": [["layer_0.after_mlp_QuantizeLinear_Output"]]})
+
+
+def test_split_infers_the_sizes_of_connections_symbolically(bench: Bench) -> None:
+    model = bench.made("split", DECODER, {"layers": [1], "part": 1})
+    shapes = {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in model.graph.input
+    }
+    assert shapes["layer_0.after_mlp"] == [1, "sequence_length", 96]
+    assert shapes["causal_bias"] == [1, 1, "sequence_length", "past_length"]
+    assert "input_ids" not in shapes
+
+
 def test_a_missing_package_is_an_error_of_the_toolchain(network: Path, tmp_path: Path) -> None:
     bare = provision(Requirements(("onnx==1.23.2",)), find_toolchain_directory(), name="bare", where=None)
     report = Bench(bare, tmp_path).run("quantize", network, {"generate": RANGES})
@@ -389,7 +418,7 @@ def test_the_tested_packages_satisfy_the_catalog() -> None:
 
     where = Position("epbuild.yaml", 1, 1)
     found: list[Problem] = []
-    for kind in ("quantize", "float16", "simplify", "infer_shapes", "opset", "cut", "dequantize"):
+    for kind in ("quantize", "float16", "simplify", "infer_shapes", "opset", "cut", "split", "dequantize"):
         found += find_package_problems(kind, {}, ToolchainSpec("tools", where, packages=TOOLS), where)
     assert found == []
 

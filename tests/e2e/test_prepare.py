@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from onnx import numpy_helper
 
 from epbuild.core.schemas import read_schema
-from tests.support.projects import Project, compiled, emitted
+from tests.support.projects import RECIPES, Project, compiled, emitted
 from tests.support.quick_builds import PATIENCE, check_no_workers, start, wait_until, workers, write_project
 
 PREPARED = """\
@@ -92,6 +93,35 @@ def test_a_prepared_model_is_compiled_and_only_changed_steps_run_again(prepared:
     write(prepared, "unused.py", "")
     assert "Nothing to do" not in prepared.epbuild("run").stdout  # a file that appears in the folder counts
     assert prepared.epbuild("run", "--check").returncode == 0
+
+
+SPLIT = """\
+epbuild: 1
+name: split
+models:
+  first: &decoder
+    path: tiny-llm/decoder.onnx
+    input_shapes: {input_ids: [1, 8], position_ids: [1, 8], past_key_0: [1, 4, 32, 24]}
+    prepare: [{split: {layers: [1], part: 0}}]
+  second: {<<: *decoder, prepare: [{split: {layers: [1], part: 1}}]}
+targets: {npu: {ep: qnn, soc: SM8750}}
+outputs: [{layout: directory, path: "dist/${group}"}]
+"""
+
+
+def test_a_recipe_can_prepare_one_part_of_a_model_at_a_time(project: Project) -> None:
+    project.folder.mkdir(exist_ok=True)
+    shutil.copytree(RECIPES / "models/tiny-llm", project.folder / "tiny-llm")
+    project.recipe.write_text(SPLIT, encoding="utf-8")
+    steps = [f"prepare:{name}/1-split" for name in ("first", "second")]
+    assert compiled(project.build("epbuild.yaml", *steps)) == set(steps)
+    first, second = (project.epbuild("log", name).stdout for name in steps)
+    connections = "cosine, sine, causal_bias, written, kept, layer_0.after_mlp"
+    assert (
+        f"part 0 of 2, counted from 0: 78 of 130 nodes, 553,944 bytes of weights\ncomputes for later parts: {connections}"
+        in first
+    )
+    assert f"reads from earlier parts: {connections}" in second
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ def codes_and_places(kind: str, text: str) -> list[tuple[str, int, int]]:
     [
         ("cut", "{output: [y]}", 11),  # the name of the option
         ("cut", "{outputs: [y, 3]}", 24),  # the item
+        ("split", "{part: 0, at: [y, [z, 3]]}", 32),  # the item of a group
         ("opset", "seventeen", 10),
         ("float16", "{keep_io_types: maybe}", 26),
         ("quantize", "{generate: {ranges: {x: [1, 0]}}}", 34),

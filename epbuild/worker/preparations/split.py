@@ -194,15 +194,18 @@ def has_weights(whole: Whole, index: int) -> bool:
 
 
 def count_crossing(whole: Whole, order: list[int]) -> tuple[list[int], list[int]]:
-    """Return how many values cross each boundary, and how many of these cannot connect parts. Boundary N is before node N of the order."""
+    """Return how many values are used on both sides of each boundary, and how many of them cannot connect parts.
+
+    Boundary N is before node N of the order.
+    """
     counts, barred = [0] * (len(order) + 1), [0] * (len(order) + 1)
     position = {index: number for number, index in enumerate(order)}
-    for index in order:
-        for name in filter(None, whole.graph.node[index].output):
-            end = max((position[reader] for reader in whole.readers[name]), default=position[index])
-            for found in (counts, barred) if find_obstacle(whole, name) else (counts,):
-                found[position[index] + 1] += 1
-                found[end + 1] -= 1
+    for name, readers in whole.readers.items():
+        if name in whole.inputs or whole.maker.get(name) in position:
+            users = [position[index] for index in (*readers, whole.maker.get(name)) if index is not None]
+            for found in (counts, barred) if name in whole.maker and find_obstacle(whole, name) else (counts,):
+                found[min(users, default=0) + 1] += 1
+                found[max(users, default=0) + 1] -= 1
     return list(accumulate(counts)), list(accumulate(barred))
 
 
@@ -468,29 +471,24 @@ def save(model: Any, request: dict[str, Any]) -> None:
     from onnx.external_data_helper import load_external_data_for_tensor, set_external_data
 
     output, folder = request["output"], os.path.dirname(request["source"])  # noqa: PTH120
-    tensors = [tensor for tensor in list_tensors(model.graph) if tensor.data_location == tensor.EXTERNAL]
-    location = os.path.basename(output) + ".data"  # noqa: PTH119
-    if tensors:
+    large = []
+    for tensor in list(step.list_external(model)):
+        if step.locate(tensor, folder)[2] < step.MIN_EXTERNAL_BYTES:  # runtimes cannot read shapes from files
+            load_external_data_for_tensor(tensor, folder)
+        else:
+            large.append(tensor)
+    if large:
         with open(output + ".data", "wb") as file:  # noqa: PTH123
-            for tensor in tensors:
-                load_external_data_for_tensor(tensor, folder)
+            for tensor in large:
+                loaded = onnx.TensorProto()  # protobuf frees the memory of a cleared field only with the whole message
+                loaded.CopyFrom(tensor)
+                load_external_data_for_tensor(loaded, folder)
                 file.write(bytes(-file.tell() % ALIGNMENT))
-                set_external_data(tensor, location, file.tell(), len(tensor.raw_data))
-                file.write(tensor.raw_data)
-                tensor.ClearField("raw_data")
+                set_external_data(loaded, os.path.basename(file.name), file.tell(), len(loaded.raw_data))  # noqa: PTH119
+                file.write(loaded.raw_data)
+                loaded.ClearField("raw_data")
+                tensor.CopyFrom(loaded)
     onnx.save(model, output)
-
-
-def list_tensors(graph: Any) -> Iterator[Any]:
-    """Yield all tensors of a graph, its nodes and its subgraphs."""
-    yield from graph.initializer
-    for tensor in graph.sparse_initializer:
-        yield from (tensor.values, tensor.indices)
-    for node in graph.node:
-        for attribute in node.attribute:
-            yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from list_tensors(inner)
 
 
 if __name__ == "__main__":
