@@ -155,6 +155,15 @@ def test_a_part_begins_before_each_given_layer(name: str) -> None:
     check_joined(chain(name=name), parts)
 
 
+def test_layers_are_found_by_the_scopes_that_torch_writes() -> None:
+    model = chain(name="w{}")
+    for node in model.graph.node:
+        if node.op_type == "MatMul":
+            scope = node.metadata_props.add()
+            scope.key, scope.value = "pkg.torch.onnx.name_scopes", f"['', 'm', 'm.layers.{node.output[0][1:]}', 'linear']"
+    assert [outputs(part)[-1] for part in split(model, {"layers": [2]})] == ["h1", "h3"]
+
+
 def test_parts_end_at_the_given_values_and_no_others() -> None:
     nodes = [*multiply("x", "a", "b"), *multiply("y", "c", "d"), helper.make_node("Add", ["b", "d"], ["e"])]
     model = build(nodes, "e", {f"w{name}": matrix(1) for name in "abcd"}, "x y")
