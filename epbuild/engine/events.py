@@ -57,6 +57,17 @@ class RunStarted(Event, frozen=True):
     """True if a failure stops only the steps that depend on it."""
 
 
+class DiskNeeded(Event, frozen=True):
+    """The build writes more than a tenth of the free space of a file system."""
+
+    folder: str
+    """Folder on the file system: the store, the recipe's folder, or the folder of an output."""
+    size: int
+    """Bytes that the build writes, estimated from earlier results and from the sizes of the sources."""
+    free: int
+    """Free bytes."""
+
+
 class StepStarted(Event, frozen=True):
     """Work on a step started."""
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from epbuild.core.errors import escape_controls
+from epbuild.engine.events import DiskNeeded
 from epbuild.report.terminal.screen import WIDTH, wrap
 
 _MAX_OPEN_ROWS = 12
@@ -23,6 +24,12 @@ def format_size(size: int) -> str:
     from rich.filesize import decimal
 
     return decimal(size)
+
+
+def format_disk(event: DiskNeeded) -> str:
+    """Return a sentence about the bytes that a build writes."""
+    place = f"the file system of {event.folder}, where {format_size(event.free)} are free"
+    return f"The build writes about {format_size(event.size)} to {place}."
 
 
 def format_size_change(size: int) -> str:

@@ -43,6 +43,7 @@ from epbuild.session.request import Request
 from epbuild.session.shared_results import SharedResults
 from epbuild.session.snapshot import collect_ends, estimate_clock, find_last_outputs, list_observed_files
 from epbuild.session.toolchains import PlanToolchains, ToolchainSources
+from epbuild.survey.disk import find_disk_problems
 from epbuild.survey.snapshot import forget, get_memo_path, read_clock
 from epbuild.survey.snapshot_writer import Observations, write_snapshot
 from epbuild.survey.status import Survey, Surveyor
@@ -96,10 +97,13 @@ class Session:
     def survey(self) -> Survey:
         """Return the state of every step, why it is out of date, and the orphans. Raises PlanError and StoreError."""
         found = self.surveyor.survey(self.plan, self.toolchains, self.memo)
+        full = tuple(find_disk_problems(found.disk))
         if self.refused is not None:
             if self.shared.results is not None:
                 self.shared.results.warn_of_the_rest()
-            found = replace(found, plan=replace(found.plan, warnings=(*found.plan.warnings, *self.refused)))
+            found = replace(found, plan=replace(found.plan, warnings=(*found.plan.warnings, *self.refused, *full)))
+        else:
+            _report(self.progress, full)
         if not self.request.is_whole:  # a selection does not show which outputs the whole recipe requests
             return found
         orphans = self.surveyor.outputs.orphans(emission.path for emission in found.plan.emissions.values())
@@ -131,6 +135,8 @@ class Session:
             to_do = set(todo)
             steps = sum(step.action in to_do for step in found.plan.steps)
             seconds = actions.expect(request.jobs)
+            for needed in found.disk:
+                self.progress.report(needed)
             self.progress.report(RunStarted(self.recipe.name, len(found.plan.steps), steps, seconds, request.keep_going))
             actions.adopt_current()
             if request.writes:

@@ -23,6 +23,7 @@ from epbuild.cache.records import ActionRecords
 from epbuild.cache.state import UNKNOWN, Configuration, OutputRecord, StepRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import BuildError
+from epbuild.engine.events import DiskNeeded
 from epbuild.output.existing import OwnedFiles
 from epbuild.output.tree import OutputTree
 from epbuild.plan.key import compute_action_key, describe_differences
@@ -32,6 +33,7 @@ from epbuild.plan.steps import Action, Emission, Plan, Step
 from epbuild.plan.verification import is_real_device_needed
 from epbuild.recipe.model import Recipe
 from epbuild.survey.action_status import ActionStatus, StepState, Work, sort_into_waves
+from epbuild.survey.disk import Folders, estimate_disk
 from epbuild.survey.orphans import PLACE, Orphan, Outputs
 from epbuild.survey.output_planner import OutputPlanner
 from epbuild.survey.pins import check_pins
@@ -90,6 +92,8 @@ class Survey(Struct, frozen=True, dict=True):
     orphans: tuple[Orphan, ...] = ()
     configuration: Configuration = UNKNOWN
     """Recipe and settings of the plan."""
+    disk: tuple[DiskNeeded, ...] = ()
+    """File systems on which the build needs much of the free space."""
     recorded: tuple[StepStatus, ...] = ()
     """Status of every step from a snapshot, if nothing has changed. The plan then has no steps, but only its warnings and defaults."""
 
@@ -195,7 +199,9 @@ class Surveyor:
             else status
             for ident, status in found.items()
         }
-        return Survey(plan, settled, work.todo, configuration=self.memory.configuration)
+        folders = Folders(self.store.root, self.workspace.base)
+        disk = estimate_disk(plan, settled, work.todo, folders, self._get_previous_result)
+        return Survey(plan, settled, work.todo, configuration=self.memory.configuration, disk=disk)
 
     def result(self, action: Action, key: str) -> ActionResult | None:
         """Return the result of an action from the store, or None if the store lacks the result or any of its blobs."""
@@ -273,6 +279,11 @@ class Surveyor:
     def _get_previous(self, action: Action) -> StepRecord | None:
         """Return the record of an action's last build in this workspace, whatever its key was."""
         return None if self._is_first else self.memory.previous(action.id)
+
+    def _get_previous_result(self, action: Action) -> ActionResult | None:
+        """Return the result of an action's last build in this workspace, or None if it is unknown."""
+        before = self._get_previous(action)
+        return read_result(action, before.result) if before is not None else None
 
     def _was_done(self, action: Action) -> bool:
         return action.id in self._last_keys or self._get_previous(action) is not None

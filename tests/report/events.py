@@ -8,6 +8,7 @@ from epbuild.core.errors import Position, Problem, StepId
 from epbuild.diff.byte_differences import DifferingBytes, FileDifference
 from epbuild.engine.events import (
     Completion,
+    DiskNeeded,
     Event,
     RunFinished,
     RunStarted,
@@ -105,6 +106,7 @@ EVENTS: tuple[Event, ...] = (
     Hashing(1_200_000_000, 3_200_000_000, 8.0, "decoder.onnx.data"),
     Hashed(3_200_000_000, 12.34567),
     StepAdvanced(COMPILE, "storing decoder.bin", 1_200_000_000, 4_300_000_000, 14.0),
+    DiskNeeded("/home/user/.cache/epbuild", 12_900_000_000, 75_100_000_000),
     Watching(3),
     FilesChanged(("model.onnx",)),
     StepsCurrent((EMIT, ODD)),

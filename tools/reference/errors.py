@@ -48,7 +48,7 @@ _TOPICS = {
     "Logs and rebuilds": "430-432",
     "Reports and graphs": "442-443 445-446",
     "Running preparations": "450-459",
-    "Store and workspace": "501-509 513-516",
+    "Store and workspace": "501-509 513-517",
     "Fetching": "510-512 525",
     "Writing the lock": "518",
     "Remote cache": "520-524",

@@ -15,7 +15,7 @@ from epbuild.core.errors import escape_controls
 from epbuild.core.shown import format_path
 from epbuild.core.units import format_count, format_estimate
 from epbuild.recipe.model import Defaults
-from epbuild.report.formatting import join_names, shorten_list
+from epbuild.report.formatting import format_disk, join_names, shorten_list
 from epbuild.report.terminal.screen import BOLD, DIM, has_colors, paint, print_line, print_lines, wrap
 from epbuild.survey.snapshot import format_nothing_to_do
 from epbuild.survey.status import Survey
@@ -56,6 +56,7 @@ def print_plan(found: Survey, *, only_todo: bool = False) -> None:
     counts = Counter(map(format_state, everything))
     known = [shown for state in _COLORS for shown in (state, f"{state}{REMOTE}") if counts[shown]]
     print_line(f"{len(everything)} steps: " + ", ".join(f"{counts[shown]} {shown}" for shown in known))
+    print_lines(list(map(format_disk, found.disk)))
 
 
 def print_defaults(defaults: Defaults) -> None:

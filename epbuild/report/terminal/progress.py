@@ -15,6 +15,7 @@ from epbuild.core.shown import escape_sequences
 from epbuild.core.units import format_count, format_estimate
 from epbuild.engine.events import (
     Completion,
+    DiskNeeded,
     Event,
     RunFinished,
     RunStarted,
@@ -25,7 +26,7 @@ from epbuild.engine.events import (
     StepStarted,
     Warned,
 )
-from epbuild.report.formatting import format_size, shorten_list
+from epbuild.report.formatting import format_disk, format_size, shorten_list
 from epbuild.report.listeners import FILES, HEARTBEAT, Listener, format_bytes
 from epbuild.report.terminal.changes import ChangeReport
 from epbuild.report.terminal.coverage import CoverageList
@@ -94,6 +95,8 @@ class _BuildLines(Listener):
                     "comparison",
                     f"{format_count(groups, 'session group')} to rebuild and compare{format_time_left(left)}",
                 )
+            case DiskNeeded():
+                self._print(format_disk(event))
             case ToolchainStarted(name, text) | StepStarted(name, text) | StepOutput(name, text, True):
                 self._show(name, text)
             case ToolchainInstalling(name, text, done, total):

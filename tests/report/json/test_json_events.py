@@ -80,6 +80,7 @@ def test_every_event_is_one_json_line_with_name_time_and_format(lines: list[str]
         "hashing",
         "hashed",
         "step_advanced",
+        "disk_needed",
         "watching",
         "files_changed",
         "step_finished",

@@ -71,6 +71,7 @@ def test_a_log_has_a_line_for_each_end_and_no_control_characters(monkeypatch: py
         "remote cache: 46 of 50 found, 2 written, 1.2 GB in 14 s",
         "...       files  hashing decoder.onnx.data: 1.2 GB of 3.2 GB, about 8 s left",
         "hashed    12.3 s  files  3.2 GB",
+        "The build writes about 12.9 GB to the file system of /home/user/.cache/epbuild, where 75.1 GB are free.",
         "Watching 3 files; press Ctrl-C to stop.",
         "Changed: model.onnx",
         "1 built, 1 up to date, 1 failed (20.00 s)",
