@@ -15,7 +15,7 @@ from epbuild.onnxfile.read.headers import read_header
 from epbuild.plan.made import Made, list_prepared_files
 from epbuild.plan.preparing import Preparation, build_preparation_document
 from epbuild.plan.result import PreparationResult
-from epbuild.plan.shapes import find_input_problems
+from epbuild.plan.shapes import find_model_size_problems
 from epbuild.plan.source_problems import find_data_name_problems
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class Prepare(ActionType[Preparation, PreparationResult]):
     def check(self, action: Preparation) -> None:
         # The planner has checked preparations of source models.
         if action.source is not None and action.after is not None and action.number == 1:
-            problems = find_input_problems(action.model.name, action.input_shapes, read_header(action.source.graph))
+            graph = action.source.graph
+            problems = find_model_size_problems(action.model, read_header(graph), graph)
             problems += find_data_name_problems(action.model.name, action.model, action.source.external)
             if problems:
                 raise PlanError(*problems)

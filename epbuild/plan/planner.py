@@ -31,7 +31,7 @@ from epbuild.plan.pipeline import plan_genai
 from epbuild.plan.preparing import Preparation, get_maker, plan_preparations, with_files
 from epbuild.plan.selection import NOWHERE, Places, select_steps
 from epbuild.plan.sessions import Session, find_sharing_set_problems, list_sessions
-from epbuild.plan.shapes import find_input_problems, fit_inputs
+from epbuild.plan.shapes import find_model_size_problems, fit_inputs
 from epbuild.plan.source_problems import find_data_name_problems, find_source_problems, find_source_warnings
 from epbuild.plan.sources import Locate, SourceModel, find_source
 from epbuild.plan.steps import Action, Emission, Genai, Merging, Part, Plan, SessionGroup, Step
@@ -379,7 +379,7 @@ class _Work:
                     beginnings[item.model.name] = tuple(prepared.staged.values())
                 source = found.get(item.model.origin.name) if item.after is None else None
                 if source is not None:
-                    self.problems += find_input_problems(item.model.name, item.model.input_shapes, source.header)
+                    self.problems += find_model_size_problems(item.model, source.header, source.files.graph)
                     self.problems += find_data_name_problems(item.model.name, item.model, source.files.external)
                     prepared = replace(prepared, source=source.files).with_shapes(source.header)
                 self.preparations[ident] = replace(prepared, beginning=beginnings.get(item.model.origin.name, ()))

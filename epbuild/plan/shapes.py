@@ -9,11 +9,13 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from epbuild.core.errors import Problem, suggest_nearest
+from epbuild.core.errors import Position, Problem, suggest_nearest
+from epbuild.onnxfile.read.decoders import find_short_masks
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import Dimension, ModelHeader, ValueInfo
 from epbuild.onnxfile.read.sizes import FixedSizes, apply_shapes, fit_sizes, format_shape, suggest_sizes
@@ -47,12 +49,48 @@ def resolve_header(member: Member, header: ModelHeader) -> ModelHeader:
     return dataclasses.replace(header, inputs=inputs, outputs=outputs)
 
 
-def find_input_problems(model: str, asked: Mapping[str, InputShape], header: ModelHeader) -> list[Problem]:
+def find_model_size_problems(model: ModelSpec, header: ModelHeader, graph: Path) -> list[Problem]:
+    """Return the problems of the sizes that a recipe sets for the inputs of a model before its first preparation."""
+    asked = model.input_shapes
+    resolved = apply_shapes(header, _fit_sizes(asked, header).shapes)
+    return _find_input_problems(model.name, asked, header) or _find_decoder_problems(
+        model.name, asked, header, resolved, graph, model.where
+    )
+
+
+def _find_input_problems(model: str, asked: Mapping[str, InputShape], header: ModelHeader) -> list[Problem]:
     """Return the problems of the sizes that a recipe sets for the inputs of a model. `asked` has the sizes by input."""
     if not asked:
         return []
     names = [value.name for value in (*header.inputs, *header.initialized_inputs)]
     return [_make_size_problem(model, misfit, asked[misfit.input], names) for misfit in _fit_sizes(asked, header).misfits]
+
+
+def _find_decoder_problems(
+    model: str, asked: Mapping[str, InputShape], source: ModelHeader, resolved: ModelHeader, graph: Path, where: Position
+) -> list[Problem]:
+    """Return a problem for each attention mask of a decoder that is too short for the cached and the new tokens.
+
+    `resolved` is the header of `source` with the sizes that a recipe sets, of which `asked` has those of inputs. `graph` is the file.
+    `where` is the position of sizes that `asked` does not have.
+    """
+    try:
+        found = find_short_masks(source, resolved, graph)
+    except (MalformedModel, OSError):  # reported elsewhere
+        found = []
+    problems = []
+    for short in found:
+        needed, rest = short.cached_tokens + short.new_tokens, short.size - short.new_tokens
+        message = (
+            f"the mask '{short.mask}' of the model '{model}' covers {short.size} tokens, but there are {needed}: "
+            f"{short.cached_tokens} in the cache ('{short.cache}') and {short.new_tokens} new ones ('{short.tokens}')"
+        )
+        other = f", or the size of the cache to {rest}" if rest > 0 else ""
+        places = (asked[name].places[-1] for name in (short.mask, short.cache, short.tokens) if name in asked)
+        problems.append(
+            Problem("EPB262", message, next(places, where), f"Set the last size of '{short.mask}' to {needed}{other}.")
+        )
+    return problems
 
 
 def find_shape_problems(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
@@ -61,7 +99,10 @@ def find_shape_problems(member: Member, header: ModelHeader, target: PlannedTarg
     Invalid sizes of inputs and dimensions are problems. Open dimensions are problems if an EP supports only static shapes.
     `header` is the header of the source model.
     """
-    problems = [*find_input_problems(member.name, member.input_shapes, header), *_find_dimension_problems(member, header)]
+    problems = [*_find_input_problems(member.name, member.input_shapes, header), *_find_dimension_problems(member, header)]
+    if not problems and member.has_files:
+        resolved = resolve_header(member, header)
+        problems = _find_decoder_problems(member.name, member.input_shapes, header, resolved, member.graph, member.model.where)
     if not problems and not _can_fall_back(member, target):
         problems += _find_open_inputs(member, header, target)
     return problems

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from epbuild.core.errors import EpbuildError
+from tests.support.decoders import INPUTS, OUTPUTS, build, joins
 from tests.support.plan_recipes import RECIPE, edited, plan_of, problems_of, write_model, write_models
 from tests.support.recipe_texts import MARK, codes_and_places, places
 
@@ -208,3 +209,31 @@ def test_a_member_name_that_is_unfit_for_files_and_steps_is_refused(workshop: Pa
     (problem,) = refused.value.problems
     assert codes_and_places([problem])[0][1:] == where
     assert words in problem.message
+
+
+DECODER_SIZES = "input_ids: [1, 64], past_key_values.0.key: [1, 2, 64, 16]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        recipe(model=f", input_shapes: {{{DECODER_SIZES}, attention_mask: [1, {MARK}64]}}"),
+        recipe(member=f"{{model: prefill, input_shapes: {{{DECODER_SIZES}, attention_mask: [1, {MARK}64]}}}}"),
+        recipe(model=f", prepare: [{{opset: 21}}], input_shapes: {{{DECODER_SIZES}, attention_mask: [1, {MARK}64]}}"),
+        edited(
+            recipe(model=", dimensions: {batch: 1, seq: 64, past: 64, total: 64}"),
+            ("  prefill: {path", f"  {MARK}prefill: {{path"),
+        ),
+    ],
+    ids=["model", "member", "prepared", "dimensions"],
+)
+def test_a_mask_that_is_too_short_for_a_decoder_is_refused(workshop: Path, text: str) -> None:
+    (workshop / "models" / "prefill.onnx").write_bytes(build(INPUTS, OUTPUTS, *joins()))
+    clean, [place] = places(text)
+    [problem] = dict.fromkeys(problem for problem in problems_of(workshop, clean) if problem.code == "EPB262")
+    assert problem.message == (
+        "the mask 'attention_mask' of the model 'prefill' covers 64 tokens, but there are 128: 64 in the cache "
+        "('past_key_values.0.key') and 64 new ones ('input_ids')"
+    )
+    assert problem.hint == "Set the last size of 'attention_mask' to 128."
+    assert codes_and_places([problem]) == [("EPB262", *place)]
