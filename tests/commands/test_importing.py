@@ -7,14 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from onnx import TensorProto, helper
 
 from epbuild.catalog.catalog import entry
 from epbuild.commands.importing.build import SkippedSetting
+from epbuild.commands.importing.decoders import find_first_layers, read_assignments
 from epbuild.commands.importing.importing import ImportedRecipe, ImportRequest, import_recipe
 from epbuild.core.errors import EpbuildError, PlanError, Position
 from epbuild.plan.planner import make_plan
@@ -206,7 +209,7 @@ def test_real_configurations_of_olive_are_imported(folder: Path, name: str) -> N
     for key in source.keys() - {"input_model", "systems", "passes", "target", "host", "cache_dir"}:
         assert key in told or "severity" in key or key in {"clean_cache", "evaluate_input_model", "no_artifacts"}
     for key, one in source["passes"].items():
-        assert one["type"] == "EPContextBinaryGenerator" or f"pass {key} ({one['type']})" in told
+        assert one["type"] in ("EPContextBinaryGenerator", "CaptureSplitInfo") or f"pass {key} ({one['type']})" in told
     assert json.loads(format_json(build_imported_document(done)))["not_carried_over"]
 
 
@@ -255,6 +258,124 @@ def test_olive_configuration_that_starts_from_onnx_needs_no_model(folder: Path) 
     assert group["compile"] == {"embed": True, "graph_optimization_level": "all"}
     assert "expect" not in group
     assert sorted(omitted_items(done.left)) == ["session_options intra_op_num_threads=4", "system npu (Docker)"]
+
+
+def write_decoder(path: str, layers: int = 5, inputs: tuple[str, ...] = ("input_ids",), assignments: str = "") -> str:
+    """Write the interface of a decoder that onnxruntime-genai's model builder exports."""
+    info = helper.make_tensor_value_info
+    caches = [info(f"past_key_values.{n}.key", TensorProto.FLOAT, ["batch_size", 2, "past", 8]) for n in range(layers)]
+    values = [info(name, TensorProto.INT64, ["batch_size", "sequence_length"]) for name in inputs]
+    node = helper.make_node("Identity", [values[0].name], ["logits"])
+    output = info("logits", TensorProto.INT64, ["batch_size", "sequence_length"])
+    model = helper.make_model(helper.make_graph([node], "g", [*values, *caches], [output]), ir_version=8)
+    helper.set_model_props(model, {"split_assignments": assignments} if assignments else {})
+    onnx.save(model, path)
+    return path
+
+
+def import_decoder(*models: str, device: str = "npu", **settings: Mapping[str, Any] | None) -> tuple[Any, ImportedRecipe]:
+    """Import the passes of Olive's published recipes for language models, with changed settings or, for None, without a pass."""
+    passes: dict[str, Any] = {
+        "cs": {"type": "CaptureSplitInfo", "num_splits": 3, "unique_embeds_lm_head_splits": True},
+        "sp": {"type": "SplitModel"},
+        "st": {"type": "StaticLLM", "batch_size": 1, "context_length": 64},
+        "cb": {"type": "EPContextBinaryGenerator", "provider_options": {"soc_model": "60"}, "weight_sharing": True},
+        "cp": {"type": "ComposeOnnxModels"},
+    }
+    passes = {name: {**one, **(settings.get(name) or {})} for name, one in passes.items() if settings.get(name, {}) is not None}
+    system = {"type": "LocalSystem", "accelerators": [{"device": device, "execution_providers": ["QNNExecutionProvider"]}]}
+    Path("olive.json").write_text(json.dumps({"systems": {"qnn": system}, "passes": passes, "target": "qnn"}), encoding="utf-8")
+    return imported("olive.json", models=models, force=True)
+
+
+PROMPT, TOKEN = ({"dimensions": {"batch_size": 1, "sequence_length": tokens}} for tokens in (64, 1))
+
+
+def test_decoder_is_split_and_built_at_two_sizes_as_in_olive(folder: Path) -> None:
+    recipe, done = import_decoder(write_decoder("llm.onnx"))
+    assert recipe["models"] == {"llm": {"path": "llm.onnx", "split": {"layers": [0, 2, 4, 5]}}}
+    assert recipe["groups"]["main"] == {
+        "models": [
+            {"model": "llm_0", "name": "embeddings", "compile": "none"},
+            *({"model": f"llm_{part + 1}", "name": f"prefill_{part}", **PROMPT} for part in range(3)),
+            *({"model": f"llm_{part + 1}", "name": f"decode_{part}", **TOKEN} for part in range(3)),
+            {"model": "llm_4", "name": "lm_head", "compile": "none"},
+        ],
+        "share_weights": [["prefill_0", "decode_0"], ["prefill_1", "decode_1"], ["prefill_2", "decode_2"]],
+        "expect": {"fallback_nodes": "any"},
+    }
+    assert omitted_items(done.left) == ["input_model", "pass cp (ComposeOnnxModels)", "genai_config.json"]
+
+
+def test_assignments_in_the_model_replace_equal_parts(folder: Path) -> None:
+    names = [f"model.layers.{layer}={1 + (layer > 0)}" for layer in range(5)]
+    model = write_decoder("llm.onnx", assignments=";".join(["model.embed_tokens=0", *names, "lm_head=3"]))
+    recipe, _ = import_decoder(model)
+    assert recipe["models"]["llm"]["split"] == {"layers": [0, 1, 5]}
+
+
+def test_models_that_olive_split_become_stages(folder: Path) -> None:
+    parts = [write_decoder(f"split_{part}.onnx") for part in range(3)]
+    recipe, done = import_decoder(*parts)
+    assert recipe["models"] == parts
+    group = recipe["groups"]["main"]
+    assert [member["name"] for member in group["models"]] == ["embeddings", "prefill", "decode", "lm_head"]
+    assert group["share_weights"] == [["prefill", "decode"]]
+    assert "pass sp (SplitModel)" in omitted_items(done.left)
+
+
+def test_models_with_static_shapes_from_olive_share_in_pairs(folder: Path) -> None:
+    for name in ("context_0", "iterator_0", "context_1", "iterator_1", "embeddings", "lm_head"):
+        write_model(folder / f"{name}.onnx")
+    recipe, _ = import_decoder("*_*.onnx", "embeddings.onnx")
+    group = recipe["groups"]["main"]
+    assert group["models"][1] == {"model": "context_0", "name": "prefill_0"}
+    assert group["share_weights"] == [["prefill_0", "decode_0"], ["prefill_1", "decode_1"]]
+
+
+def test_decoder_for_a_gpu_is_built_whole(folder: Path) -> None:
+    recipe, _ = import_decoder(write_decoder("llm.onnx"), device="gpu", cs=None, sp=None, cp=None)
+    assert recipe["groups"]["main"]["models"] == [
+        {"model": "llm", "name": "prefill", **PROMPT}, {"model": "llm", "name": "decode", **TOKEN},
+    ]  # fmt: skip
+    single = {"prefill_decode_models": False}
+    recipe, _ = import_decoder(Path("llm.onnx").name, device="gpu", cs=None, sp=None, cp=None, st=single)
+    assert recipe["groups"]["main"]["models"] == [{"model": "llm", "name": "decoder", **PROMPT}]
+
+
+def test_genai_configuration_with_the_window_adds_roles(folder: Path) -> None:
+    model = {"context_length": 128, "vocab_size": 256, "eos_token_id": 1, "decoder": {"sliding_window": {"window_size": 64}}}
+    Path("genai_config.json").write_text(json.dumps({"model": model}), encoding="utf-8")
+    recipe, _ = import_decoder(write_decoder("llm.onnx"), cs={"num_splits": 1})
+    roles = {"embeddings": ["embeddings"], "prefill": ["prefill"], "decode": ["decode"], "lm_head": ["lm_head"]}
+    assert recipe["groups"]["main"]["genai"] == {"config": "genai_config.json", "roles": roles}
+
+
+def test_passes_that_do_not_fit_the_model_are_listed(folder: Path) -> None:
+    model = write_decoder("llm.onnx", inputs=("tokens",))
+    recipe, done = import_decoder(model, cs={"num_splits": None, "cost_model": "costs.csv"})
+    assert "split" not in recipe["models"]["llm"]
+    assert {"pass sp (SplitModel)", "pass st (StaticLLM)"} <= set(omitted_items(done.left))
+    recipe, _ = import_decoder(model, st=None, sp={"split_assignments": "model.layers.0=0;model.layers.1=1"})
+    assert recipe["groups"]["main"]["share_weights"] == [["llm_0", "llm_1"]]
+    assert list(recipe["models"]["llm"]) == ["path", "split", "input_shapes"]
+
+
+@pytest.mark.parametrize(
+    ("assignments", "layers"),
+    [
+        ("model.embed_tokens=0;model.layers.0=1;lm_head=2", [0, 1]),
+        ("model.embed_tokens=0;model.layers.0=0;model.layers.1=1;lm_head=1", [1]),
+        ("transformer.h.0=0;transformer.h.1=0", []),
+        ("model.layers.0.mlp=0;model.layers.1=1", []),
+        ("model.layers.0=1;model.layers.1=0", []),
+        ("model.layers.0=0;model.layers.2=1", []),
+        ("model.embed_tokens=0;model.norm=1;model.layers.0=2", []),
+        ("nonsense", []),
+    ],
+)
+def test_assignments_of_whole_layers_become_boundaries(assignments: str, layers: list[int]) -> None:
+    assert find_first_layers(read_assignments(assignments)) == layers
 
 
 @pytest.mark.parametrize("name", ["reference_full.json", "config_and_build.json"])
@@ -359,7 +480,12 @@ VALUES = st.recursive(
 KEYS = st.sampled_from(
     ["execution_provider", "provider_options", "device", "embed_context", "ep_config", "ep_device", "compiler"]
 )
-OLIVE = st.sampled_from(["weight_sharing", "provider_options", "session_options", "config", "embed_context"])
+OLIVE = st.sampled_from(
+    [
+        *("weight_sharing", "provider_options", "session_options", "config", "embed_context"),
+        *("num_splits", "split_assignments", "context_length", "batch_size"),
+    ]
+)
 
 
 @given(st.dictionaries(KEYS, VALUES), st.dictionaries(OLIVE, VALUES), VALUES, st.booleans())
@@ -374,7 +500,8 @@ def test_malformed_configuration_raises_no_internal_error(
         os.chdir(name)
         try:
             write_model(Path("model1.onnx"))
-            passes = {"cb": {**settings, "type": "EPContextBinaryGenerator"}}
+            kinds = ("EPContextBinaryGenerator", "CaptureSplitInfo", "SplitModel", "StaticLLM")
+            passes = {kind: {**settings, "type": kind} for kind in kinds}
             olive = {"passes": passes, "input_model": other, "systems": other, "target": "t"}
             document = olive if is_olive else {"compile": compile_section, "export": other, "quant": other}
             Path("config.json").write_text(json.dumps(document), encoding="utf-8")

@@ -39,6 +39,24 @@ def make_import_error(message: str, where: Location | str | None = None, hint: s
     return PlanError(Problem("EPB292", message, Argument(where) if isinstance(where, str) else where, hint))
 
 
+class DecoderPasses(NamedTuple):
+    """Passes that split a decoder, and that fix the sizes of its tokens."""
+
+    split: str = ""
+    """Name of the pass that splits the model. Empty if there is none."""
+    parts: int = 0
+    """Number of parts of about equally many layers. 0 if it is unknown."""
+    has_ends: bool = False
+    """True if embeddings and head are parts of their own, in addition to `parts`."""
+    assignments: Mapping[str, int] = {}
+    """Part of each module, by name. Empty if the model or `parts` determines the parts."""
+    static: str = ""
+    """Name of the pass that fixes sizes. Empty if there is none."""
+    batch: int = 1
+    tokens: Mapping[str, int] = {}
+    """Number of tokens in one run, by phase."""
+
+
 @dataclass
 class ImportedBuild:
     """Build of another tool, as the settings of one session group."""
@@ -55,6 +73,7 @@ class ImportedBuild:
     fallback_nodes: Literal["0", "any"] = "any"
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Sizes of inputs by name."""
+    decoder: DecoderPasses | None = None
     left: list[SkippedSetting] = field(default_factory=list)
 
     def skip_setting(self, what: str, why: str, hint: str = "") -> None:

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from epbuild.commands.importing import olive, weight_sharing_tool, winml
 from epbuild.commands.importing.build import ImportedBuild, SkippedSetting, make_import_error
-from epbuild.commands.init.choices import StarterKind, find_models
+from epbuild.commands.importing.decoders import carry_decoder
+from epbuild.commands.init.choices import FoundModel, StarterKind, find_models
 from epbuild.commands.init.recipe import CarriedOver, RecipeChoices, name_models, write_recipe
 from epbuild.commands.init.sizing import BadSizes, Sized, Sizing
 from epbuild.core.errors import Position, Problem, escape_controls
@@ -55,18 +56,22 @@ def import_recipe(request: ImportRequest) -> ImportedRecipe:
         raise make_import_error("the source does not name an ONNX model", request.words[0], "Name the models with --model.")
     targets = _choose_targets(build, request)
     build.drop_refused(next(iter(targets.values())))
-    share = build.share_weights and len(models) > 1
-    if share:
+    found = _find_models(models)
+    decoder = carry_decoder(build, found)
+    models = models if decoder is None else [model.path for model in found]
+    share = build.share_weights and decoder is None and len(models) > 1
+    if share or (decoder is not None and decoder.sets):
         build.drop_prefix()
-    if build.share_weights and not share:
+    elif build.share_weights:
         build.skip_setting("weight_sharing", "there is only one model", "Name the other models with --model as well.")
-    sizes = _choose_sizes(build, models)
+    sizes = _choose_sizes(build, found) if decoder is None or not decoder.roles else {}
     carried = CarriedOver(
         head=tuple(_build_head(build)),
         provider_options={name: value for name, value in build.provider_options.items() if name != build.kind.start.option},
         session_options=build.session_options,
         compile=build.compile,
         fallback_nodes=build.fallback_nodes,
+        decoder=decoder,
     )
     choices = RecipeChoices(build.kind, models, targets, share, request.name, sizes, carried=carried)
     try:
@@ -163,11 +168,16 @@ def _find_target_name(kind: StarterKind, value: str) -> str:
     return value.replace(",", "-")
 
 
-def _choose_sizes(build: ImportedBuild, models: Sequence[str]) -> dict[str, dict[str, Sized]]:
-    """Return the sizes of inputs, by path of the model and name of the input."""
+def _find_models(models: Sequence[str]) -> Sequence[FoundModel]:
+    """Return the models with their headers. Raises PlanError for a file that is not a model."""
     found, left = find_models(models, sure=True)
     for item in left:
         raise make_import_error(f"{item.path} cannot be compiled: {item.why.rstrip('.')}", item.path)
+    return found
+
+
+def _choose_sizes(build: ImportedBuild, found: Sequence[FoundModel]) -> dict[str, dict[str, Sized]]:
+    """Return the sizes of inputs, by path of the model and name of the input."""
     headers = {model.path: model.header for model in found}
     sizes: dict[str, dict[str, Sized]] = {}
     for name, path in name_models(list(headers)).items():

@@ -10,7 +10,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from epbuild.commands.importing.build import ImportedBuild, as_mapping, as_sequence, get_ep_start, make_import_error
+from epbuild.commands.importing.build import (
+    DecoderPasses,
+    ImportedBuild,
+    as_mapping,
+    as_sequence,
+    get_ep_start,
+    make_import_error,
+)
+from epbuild.commands.importing.decoders import read_assignments
 from epbuild.commands.init.choices import KINDS
 
 TOOL = "Olive"
@@ -20,8 +28,11 @@ _COMPILER = "epcontextbinarygenerator"
 _LEVELS = {0: "disable_all", 1: "basic", 2: "extended", 3: "layout", 99: "all"}
 """Names of the values of onnxruntime.GraphOptimizationLevel."""
 _PASSES = {
-    "staticllm": ("fixed shapes", "If the model has open dimensions, set their sizes with `input_shapes`."),
-    "composeonnxmodels": ("merging of parts", "To merge compiled models into one, use a group's `merge`."),
+    "composeonnxmodels": (
+        "merging of compiled parts",
+        "onnxruntime-genai runs parts in order, as a group's `genai` lists them. To merge parts into one model, use `merge`.",
+    ),
+    "capturesplitinfo": ("without SplitModel, it splits nothing", "To split a model, set its `split`."),
     "onnxstaticquantization": (
         "quantization with a calibration script",
         "See `prepare: quantize`, or use the model that Olive quantized.",
@@ -84,10 +95,13 @@ def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild
     build.device = "gpu" if device == "gpu" else None
     _read_pass(build, passes[found[0]][1])
     _read_model(build, as_mapping(document.get("input_model")), as_mapping(as_mapping(document.get("input_model")).get("config")))
+    build.decoder, imported = _read_decoder_passes(build, passes)
     before = True
     for name, (kind, _) in passes.items():
         if name == found[0]:
             before = False
+            continue
+        if name in imported:
             continue
         why, hint = _PASSES.get(kind.lower(), ("a change to the source model" if before else "a change to the result", ""))
         build.skip_setting(
@@ -164,6 +178,44 @@ def _read_pass(build: ImportedBuild, settings: Mapping[str, Any]) -> None:
     }
     for name in settings.keys() - known:
         build.skip_setting(f"EPContextBinaryGenerator {name}={settings[name]}", "unknown option of the pass")
+
+
+def _read_decoder_passes(
+    build: ImportedBuild, passes: Mapping[str, tuple[str, Mapping[str, Any]]]
+) -> tuple[DecoderPasses | None, set[str]]:
+    """Return the passes that split a decoder and that fix its sizes, and the names of these passes."""
+    named = {kind.lower(): (name, f"{name} ({kind})", settings) for name, (kind, settings) in passes.items()}
+    decoder, imported = DecoderPasses(), set()
+    if "splitmodel" in named:
+        name, shown, settings = named["splitmodel"]
+        info, _, captured = named.get("capturesplitinfo", ("", "", {}))
+        decoder = DecoderPasses(
+            shown,
+            parts=_read_count(captured.get("num_splits")) if captured.get("block_to_split") is None else 0,
+            has_ends=bool(captured.get("unique_embeds_lm_head_splits")),
+            assignments=read_assignments(settings.get("split_assignments")),
+        )
+        imported |= {name, info}
+    if "staticllm" in named:
+        name, shown, settings = named["staticllm"]
+        tokens = _read_count(settings.get("context_length", 64))
+        batch = _read_count(settings.get("batch_size", 1))
+        if tokens and batch:
+            is_single = build.device == "gpu" and settings.get("prefill_decode_models") is False
+            phases = {"decoder": tokens} if is_single else {"prefill": tokens, "decode": 1} if tokens > 1 else {"decode": 1}
+            decoder = decoder._replace(static=shown, batch=batch, tokens=phases)
+            imported.add(name)
+        if options := settings.get("group_session_options"):
+            why = "they apply at run time"
+            build.skip_setting(
+                f"group_session_options {options}", why, "Set them in genai_config.json, and see a group's `genai`."
+            )
+    return (decoder if imported else None), imported
+
+
+def _read_count(value: object) -> int:
+    """Return a positive integer, or 0 for another value."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def _read_model(build: ImportedBuild, model: Mapping[str, Any], older: Mapping[str, Any]) -> None:

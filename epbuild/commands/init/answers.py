@@ -193,22 +193,24 @@ def _find_decoders(given: Given, found: Sequence[FoundModel], kind: StarterKind)
 def find_pipelines(decoders: Mapping[str, Decoder]) -> dict[str, GenaiPipeline]:
     """Return the usable configurations of onnxruntime-genai in the folders of decoders, by path of the decoder.
 
-    onnxruntime-genai passes a cache of fixed size from one run to the next, and a sliding window of the prompt. A decoder with a
-    growing cache, or a configuration without a window, has no pipeline.
+    onnxruntime-genai passes a cache of fixed size from one run to the next, so a decoder with a growing cache has no pipeline.
     """
-    found = {}
-    for path, decoder in decoders.items():
-        config = Path(path).with_name(GENAI_CONFIG)
-        try:
-            document = json.loads(config.read_text(encoding="utf-8")) if decoder.keeps_cache_size else None
-        except (OSError, ValueError, RecursionError):
-            continue
-        if document is not None and not check_base(document):
-            window = document["model"].get("decoder", {}).get("sliding_window")
-            prompt = window.get("window_size") if isinstance(window, dict) else None
-            if isinstance(prompt, int) and prompt > 1:
-                found[path] = GenaiPipeline(config, prompt, document["model"]["context_length"])
-    return found
+    found = {path: read_pipeline(path) for path, decoder in decoders.items() if decoder.keeps_cache_size}
+    return {path: pipeline for path, pipeline in found.items() if pipeline is not None}
+
+
+def read_pipeline(path: str) -> GenaiPipeline | None:
+    """Return the configuration of onnxruntime-genai beside a decoder, or None if it is missing or has no sliding window of the prompt."""
+    config = Path(path).with_name(GENAI_CONFIG)
+    try:
+        document = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if check_base(document):
+        return None
+    window = document["model"].get("decoder", {}).get("sliding_window")
+    prompt = window.get("window_size") if isinstance(window, dict) else None
+    return GenaiPipeline(config, prompt, document["model"]["context_length"]) if isinstance(prompt, int) and prompt > 1 else None
 
 
 def _choose_sizes(

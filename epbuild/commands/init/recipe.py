@@ -42,6 +42,29 @@ _Fields = Mapping[str, "str | Sequence[str] | _Fields"]
 """Settings by key. A string is YAML, and a sequence is a list of names."""
 
 
+class GenaiPipeline(Struct, frozen=True):
+    """Configuration of onnxruntime-genai beside a decoder."""
+
+    config: Path
+    prompt: int
+    """Tokens of a prompt in one run."""
+    context: int
+    """Tokens in all."""
+
+
+class CarriedDecoder(Struct, frozen=True):
+    """Models of another tool's configuration as members of one group, such as the parts of a decoder at two sizes."""
+
+    splits: Mapping[str, Sequence[int]]
+    """Layers with which parts begin, by path of the model."""
+    members: Sequence[Mapping[str, str | Mapping[str, str]]]
+    sets: Sequence[Sequence[str]]
+    """Members that share weights."""
+    pipeline: GenaiPipeline | None = None
+    roles: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Members by role in the pipeline. Empty if the members are only parts of one model."""
+
+
 class CarriedOver(Struct, frozen=True):
     """Settings of another tool's configuration that a recipe keeps."""
 
@@ -51,16 +74,7 @@ class CarriedOver(Struct, frozen=True):
     session_options: Mapping[str, str] = field(default_factory=dict)
     compile: Mapping[str, str] = field(default_factory=dict)
     fallback_nodes: str = "any"
-
-
-class GenaiPipeline(Struct, frozen=True):
-    """Configuration of onnxruntime-genai beside a decoder."""
-
-    config: Path
-    prompt: int
-    """Tokens of a prompt in one run."""
-    context: int
-    """Tokens in all."""
+    decoder: CarriedDecoder | None = None
 
 
 class RecipeChoices(Struct, frozen=True):
@@ -165,6 +179,7 @@ def _format_models(models: Mapping[str, str], folder: Path, choices: RecipeChoic
         and not is_glob(model)
         and not choices.sizes.get(model)
         and not choices.remedies.get(model)
+        and not _get_layers(model, choices)
         and choices.export is None
         for name, model in models.items()
     ):
@@ -178,10 +193,11 @@ def _format_models(models: Mapping[str, str], folder: Path, choices: RecipeChoic
 
 def _format_model(name: str, path: str, model: str, choices: RecipeChoices) -> Iterator[str]:
     sizes, remedies = choices.sizes.get(model, {}), choices.remedies.get(model, ())
+    layers = _get_layers(model, choices)
     if choices.export is not None:
         yield from _format_make(name, choices.export)
         return
-    if not sizes and not remedies:
+    if not sizes and not remedies and not layers:
         yield f"  {format_scalar(name)}: {path}"
         return
     yield f"  {format_scalar(name)}:"
@@ -189,6 +205,8 @@ def _format_model(name: str, path: str, model: str, choices: RecipeChoices) -> I
     if remedies:
         yield from (f"    # {remedy.why}" for remedy in remedies)
         yield f"    prepare: [{', '.join(remedy.step for remedy in remedies)}]"
+    if layers:
+        yield f"    split: {{layers: {list(layers)}}}    # layers with which parts begin"
     if sizes:
         yield "    input_shapes:"
     for value, sized in sizes.items():
@@ -196,6 +214,11 @@ def _format_model(name: str, path: str, model: str, choices: RecipeChoices) -> I
         guess = "" if sized.chosen else f"; guessed{by_names}: please check"
         shape = ", ".join(map(str, sized.sizes))
         yield f"      {format_scalar(value)}: [{shape}]    # the model declares {escape_controls(sized.declared)}{guess}"
+
+
+def _get_layers(model: str, choices: RecipeChoices) -> Sequence[int]:
+    decoder = choices.carried.decoder if choices.carried is not None else None
+    return decoder.splits.get(model, ()) if decoder is not None else ()
 
 
 def _format_make(name: str, export: ExportScript) -> Iterator[str]:
@@ -254,6 +277,9 @@ def _format_groups(models: Mapping[str, str], folder: Path, choices: RecipeChoic
         yield from _format_decoder_groups(models, folder, choices)
         return
     carried = choices.carried
+    if carried is not None and carried.decoder is not None:
+        yield from _format_carried_decoder(carried, carried.decoder, folder)
+        return
     runs = all(choices.kind.runs_here(value) for value in choices.targets.values())
     settings = _build_settings(carried) if carried is not None else {"verify": "true"} if runs else {}
     several = {"models": [*models]} if len(models) > 1 else {}
@@ -308,14 +334,35 @@ def _format_decoder_groups(models: Mapping[str, str], folder: Path, choices: Rec
             yield f"        input_shapes: {_format_flow(shapes)}"
         yield "    share_weights: true"
         if pipeline is not None:
-            config = format_scalar(_format_path(str(pipeline.config), folder))
-            yield f"    genai: {{config: {config}, roles: {{prefill: prefill, decode: decode}}}}"
+            yield f"    genai: {_format_genai(pipeline, {'prefill': 'prefill', 'decode': 'decode'}, folder)}"
         if runs:
             yield "    # Compares numbers on generated inputs. To fail on differences, pass your own: `verify: {data: samples/*.npz}`."
             yield f"    verify: {_format_decoder_inputs(decoder)}"
     if others:
         name = _GROUP if _GROUP not in models else f"{_GROUP}-group"
         yield from _format_entry(name, {"models": others, "separate": "true", **({"verify": "true"} if runs else {})})
+
+
+def _format_carried_decoder(carried: CarriedOver, decoder: CarriedDecoder, folder: Path) -> Iterator[str]:
+    """Yield the group of a decoder from another tool's configuration."""
+    yield "groups:"
+    yield f"  {_GROUP}:"
+    yield "    models:"
+    for member in decoder.members:
+        texts = {key: format_scalar(text) if isinstance(text, str) else text for key, text in member.items()}
+        yield f"      - {_format_flow(texts)}"
+    if decoder.sets:
+        yield "    # One context binary for each set."
+        yield f"    share_weights: [{', '.join(map(_format_flow, decoder.sets))}]"
+    if decoder.pipeline is not None:
+        yield f"    genai: {_format_genai(decoder.pipeline, decoder.roles, folder)}"
+    settings = _build_settings(carried)
+    yield from (f"    {key}: {_format_flow(value)}" for key, value in settings.items())
+
+
+def _format_genai(pipeline: GenaiPipeline, roles: Mapping[str, str | Sequence[str]], folder: Path) -> str:
+    config = format_scalar(_format_path(str(pipeline.config), folder))
+    return _format_flow({"config": config, "roles": roles})
 
 
 def _format_decoder_inputs(decoder: Decoder) -> str:
