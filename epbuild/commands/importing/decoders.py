@@ -135,7 +135,7 @@ def _find_boundaries(build: ImportedBuild, passes: DecoderPasses, header: ModelH
     assignments = passes.assignments or metadata or _assign_layers(passes, header)
     found = find_first_layers(assignments)
     if not found and len(set(assignments.values())) != 1:
-        why = "its parts are unknown or end within layers" if assignments else "the number of the model's layers is unknown"
+        why = "its parts are unknown or end within layers" if assignments else "the layers of the model are unknown or too few"
         build.skip_setting(f"pass {passes.split}", why, "Set the model's `split`, and list its parts in the group.")
     return found
 
