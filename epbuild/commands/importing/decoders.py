@@ -1,4 +1,4 @@
-"""Decoders that another tool splits into parts and compiles at fixed sizes, as models and members of a group.
+"""Decoders of other tools, in parts and at fixed sizes, as members of a group.
 
 The rules are those of Olive's passes for language models. Sources: olive/passes/pytorch/capture_split_info.py,
 olive/passes/onnx/split.py and olive/passes/onnx/static_llm.py (commit ee6f40fbefcc).
