@@ -63,9 +63,9 @@ def write_out_parts(models: Node, names: Mapping[str, Scalar], problems: list[Pr
         else:
             entries[name] = entry._replace(node=replace_entries(entry.node, rest))
         for number, part in enumerate(parts[name]):
-            if part in models.entries:
+            if (other := models.entries.get(part) or entries.get(part)) is not None:
                 message = f"the model {quote_text(part)} has the name of a part of {quote_text(name)}"
-                problems.append(Problem(BAD_NAME, message, models.entries[part].name_where, "Rename the model."))
+                problems.append(Problem(BAD_NAME, message, other.name_where, "Rename the model."))
             else:
                 entries[part] = entry._replace(node=_make_part(whole, number, split, rest))
     return replace_entries(models, entries), parts
@@ -128,9 +128,7 @@ def _make_part(whole: KeyedNode, number: int, split: KeyedNode, settings: Mappin
     options = {key: value for key, value in given.items() if key != "names"}
     step = make_mapping(where, {**options, "part": keyed(make_scalar(where, number))})
     prepare = make_sequence(where, [make_mapping(where, {SPLIT: KeyedNode(split.name_where, step)})])
-    # The sizes of a model apply to its first preparation. Without preparations, this is the extraction of the part.
-    kept = _PER_PART if "prepare" in settings else (*_PER_PART, "input_shapes")
-    own = {key: value for key, value in settings.items() if key in kept}
+    own = {key: value for key, value in settings.items() if key in _PER_PART}
     return make_mapping(where, {"from": whole, "prepare": keyed(prepare), **own})
 
 

@@ -108,11 +108,9 @@ def test_a_pattern_matches_the_parts_of_a_split_model(tmp_path: Path) -> None:
     assert models == [{"model": "decoder_0"}, {"model": "decoder_1"}, {"model": "head", "name": "other"}]
 
 
-def test_sizes_of_a_model_without_preparations_apply_to_the_split(tmp_path: Path) -> None:
-    plain = RECIPE.replace("split:", "input_shapes: {x: [1]}, dimensions: {n: 4}, split:")
-    assert written(tmp_path, plain)["models"]["decoder_0"] == {**part(0), "input_shapes": {"x": [1]}, "dimensions": {"n": 4}}
-    prepared = plain.replace("split:", "prepare: [{opset: 20}], split:")
-    assert "input_shapes" not in written(tmp_path, prepared)["models"]["decoder_0"]
+def test_dimensions_of_a_split_model_apply_to_its_parts(tmp_path: Path) -> None:
+    text = RECIPE.replace("split:", "dimensions: {n: 4}, split:")
+    assert written(tmp_path, text)["models"]["decoder_1"] == {**part(1), "dimensions": {"n": 4}}
 
 
 def test_parts_can_have_names(tmp_path: Path) -> None:
@@ -148,6 +146,11 @@ def test_the_boundaries_give_the_number_of_parts(tmp_path: Path, split: str, par
         ("{parts: 2}", "{}", "the number of parts of a model must be an integer from 1 to 100"),
         ("{parts: 2}", "{parts: 2, part: 1}", "unknown key 'part' in 'split'. Did you mean 'parts'?"),
         ("{parts: 2}", "{parts: 2, names: [a]}", "'names' must list 2 different names, one for each part of 'decoder'"),
+        (
+            "  head: head.onnx",
+            "  decode: {path: x.onnx, split: {at: [x], names: [decoder_1, b]}}",
+            "the model 'decoder_1' has the name",
+        ),
         ("  head: head.onnx", "  decoder_1: head.onnx", "the model 'decoder_1' has the name of a part of 'decoder'"),
     ],
 )
