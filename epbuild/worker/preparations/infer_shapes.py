@@ -25,21 +25,12 @@ def infer_shapes(request: dict[str, Any]) -> None:
     before = count_known(model)
     of_symbolic = {name: options.pop(name) for name in OF_SYMBOLIC if name in options}
     if symbolic:
-        load_vectors(model, os.path.dirname(request["source"]))  # noqa: PTH120
+        step.load_vectors(model, request)
         model = infer_symbolically(model, of_symbolic)
     model = onnx.shape_inference.infer_shapes(model, **options)
     of = sum(len(node.output) for node in model.graph.node)
     step.log(f"all sizes are known for {count_known(model)} of {of} values ({before} before)")
     step.save(model, request)
-
-
-def load_vectors(model: Any, folder: str) -> None:
-    """Load external scalars and vectors, because symbolic inference computes with their values as with sizes."""
-    import onnx
-
-    for tensor in model.graph.initializer:
-        if tensor.data_location and len(tensor.dims) < 2:
-            onnx.external_data_helper.load_external_data_for_tensor(tensor, folder)
 
 
 def infer_symbolically(model: Any, options: dict[str, Any]) -> Any:

@@ -20,6 +20,8 @@ OF_PREPROCESSING = ("skip_optimization", "skip_onnx_shape", "skip_symbolic_shape
 TYPES = {
     "uint8": "QUInt8", "int8": "QInt8", "uint16": "QUInt16", "int16": "QInt16", "uint4": "QUInt4", "int4": "QInt4",
 }  # fmt: skip
+WIDE_OPSET = 21
+"""First operator set in which QuantizeLinear has 16-bit types."""
 UNFIT = "Calibrate with inputs that are typical for the model."
 PREPROCESSED = step.SCRATCH + "/preprocessed.onnx"
 
@@ -30,6 +32,7 @@ def quantize(request: dict[str, Any]) -> None:
     made = options.pop("generate", None)
     source = step.load_header(request)
     samples = Generated(source, made) if made is not None else Files(source, request["files"]["calibration"])
+    check_size(source, request, options)
     preprocess(request, {name: options.pop(name) for name in OF_PREPROCESSING if name in options})
     check_names(source, options)
     if options.pop("float_norms", True):
@@ -199,6 +202,17 @@ def numpy_type(value: Any) -> Any:
     return onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
 
 
+def check_size(source: Any, request: dict[str, Any], options: dict[str, Any]) -> None:
+    """Raise Refused for a model that onnxruntime would convert to a newer operator set, but that is too large for the converter."""
+    wide = [name for name in ("activation_type", "weight_type") if "16" in options.get(name, "")]
+    versions = [opset.version for opset in source.opset_import if opset.domain in ("", "ai.onnx")]
+    folder = os.path.dirname(request["source"])  # noqa: PTH120
+    size = sum(step.locate(tensor, folder)[2] for tensor in step.list_external(source))
+    if wide and min(versions, default=WIDE_OPSET) < WIDE_OPSET and size > step.MAX_INLINE_BYTES:
+        message = f"16-bit quantization needs operator set {WIDE_OPSET}, and the model is too large for ONNX's converter"
+        raise step.Refused(message, f"Export the model with operator set {WIDE_OPSET} or later, or quantize to 8 bits.")
+
+
 # -- The libraries -----------------------------------------------------------------------------------------------------
 
 
@@ -225,8 +239,9 @@ def preprocess(request: dict[str, Any], options: dict[str, Any]) -> None:
     try:
         quant_pre_process(request["source"], PREPROCESSED, **options, **(large if external else {}))
     except Exception as error:
-        if options.get("skip_symbolic_shape") or "symbolic shape inference" not in str(error):
+        if options.get("skip_symbolic_shape"):
             raise
+        # The inference raises errors of any type, such as TypeError for a ReduceMean whose axes are an input.
         step.log(f"onnxruntime's symbolic shape inference failed, so quantization continues without it: {error}")
         errors.messages.clear()
         quant_pre_process(

@@ -39,6 +39,7 @@ def split(request: dict[str, Any]) -> None:
     """Write one part of the source. Raises Refused if the source cannot be split as the options say."""
     options = request["options"]
     model = step.load_header(request)
+    step.load_vectors(model, request)
     step.sort_nodes(model.graph)
     whole = Whole(model)
     if not whole.nodes:

@@ -90,6 +90,15 @@ def fill(model: Any, request: dict[str, Any]) -> Any:
     return model
 
 
+def load_vectors(model: Any, request: dict[str, Any]) -> None:
+    """Load external scalars and vectors, because symbolic inference computes with their values as with sizes."""
+    import onnx
+
+    for tensor in model.graph.initializer:
+        if tensor.data_location and len(tensor.dims) < 2:
+            onnx.external_data_helper.load_external_data_for_tensor(tensor, os.path.dirname(request["source"]))  # noqa: PTH120
+
+
 def save(model: Any, request: dict[str, Any]) -> None:
     """Write the result. If the source had external data or the weights are large, write the weights to files beside the model."""
     import onnx

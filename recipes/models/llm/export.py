@@ -27,8 +27,8 @@ from onnx import TensorProto, helper, numpy_helper
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-OPSET = 17
-IR_VERSION = 8
+OPSET = 21  # has quantization to 16 bits
+IR_VERSION = 10
 ALIGNMENT = 4096  # bytes; a reader may map a tensor in place
 CHUNK = 1 << 22  # values
 EPSILON = 1e-6
@@ -95,6 +95,7 @@ class Decoder:
         self._nodes: list[onnx.NodeProto] = []
         self._constants: list[onnx.TensorProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
+        self._values: list[onnx.ValueInfoProto] = []
         self._cached: list[str] = []
 
     def model(self) -> onnx.ModelProto:
@@ -104,11 +105,11 @@ class Decoder:
         positions = self._input("position_ids", TensorProto.INT64, [1, "sequence"])
         self._add_tables(positions)
         words = self._weights.add("model.embed_tokens.weight", (size.words, size.hidden), 1.0)
-        state = self._node("Gather", [words, tokens], "embedded", axis=0)
+        state = self._declare(self._node("Gather", [words, tokens], "embedded", axis=0), [1, "sequence", size.hidden])
         for layer in range(size.layers):
             state = self._attend(state, layer)
-            state = self._mix(state, layer)
-        state = self._normalize(state, "hidden")
+            state = self._declare(self._mix(state, layer), [1, "sequence", size.hidden])
+        state = self._declare(self._normalize(state, "hidden"), [1, "sequence", size.hidden])
         head = self._weights.add("lm_head.weight", (size.hidden, size.words), 1 / math.sqrt(size.hidden))
         self._node("MatMul", [state, head], "logits")
         return self._make_model()
@@ -119,7 +120,7 @@ class Decoder:
         outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, "sequence", size.words])]
         outputs += [helper.make_tensor_value_info(name, TensorProto.FLOAT, cache) for name in self._cached]
         tensors = [*self._weights.tensors, *self._constants]
-        graph = helper.make_graph(self._nodes, "decoder", self._inputs, outputs, tensors)
+        graph = helper.make_graph(self._nodes, "decoder", self._inputs, outputs, tensors, value_info=self._values)
         opsets = [helper.make_opsetid("", OPSET)]
         return helper.make_model(graph, producer_name="export.py", opset_imports=opsets, ir_version=IR_VERSION)
 
@@ -136,6 +137,11 @@ class Decoder:
         self._nodes.append(helper.make_node(operator, inputs, [output], name=output, **attributes))
         return output
 
+    def _declare(self, value: str, shape: list[int | str]) -> str:
+        """Declare the shape of a value at which the model may be split, as exporters do."""
+        self._values.append(helper.make_tensor_value_info(value, TensorProto.FLOAT, shape))
+        return value
+
     def _add_tables(self, positions: str) -> None:
         """Compute what all layers need from the positions: the rotation, the mask and the written slots."""
         size, half = self._size, self._size.head // 2
@@ -143,18 +149,19 @@ class Decoder:
         for name, function in (("cosine", math.cos), ("sine", math.sin)):
             table = self._constant(f"{name}_table", [[function(angle) for angle in row] for row in angles], "<f4")
             rows = self._node("Gather", [table, positions], f"{name}_rows", axis=0)
-            self._node("Unsqueeze", [rows, self._constant("axis_1", [1])], name)
+            self._declare(self._node("Unsqueeze", [rows, self._constant("axis_1", [1])], name), [1, 1, "sequence", half])
         column = self._node("Unsqueeze", [positions, self._constant("axes_1_3", [1, 3])], "positions_column")
         slots = self._constant("slots", np.arange(size.slots).reshape(1, 1, 1, -1))
         visible = self._node("LessOrEqual", [slots, column], "visible")
         zero, hidden = self._constant("zero", 0, "<f4"), self._constant("hidden_score", HIDDEN_SCORE, "<f4")
-        self._node("Where", [visible, zero, hidden], "mask")
+        self._declare(self._node("Where", [visible, zero, hidden], "mask"), [1, 1, "sequence", size.slots])
         row = self._node("Unsqueeze", [self._find_written(positions), self._constant("axes_1_2", [1, 2])], "positions_row")
         slots = self._constant("slots_column", np.arange(size.slots).reshape(1, 1, -1, 1))
         # A product with a matrix of zeros and ones writes the cache. It is exact, and uses only simple operators.
-        written = self._node("Cast", [self._node("Equal", [slots, row], "is_written")], "written", to=TensorProto.FLOAT)
-        touched = self._node("ReduceMax", [written], "touched", axes=[3], keepdims=1)
-        self._node("Sub", [self._constant("one", 1, "<f4"), touched], "kept")
+        is_written = self._node("Equal", [slots, row], "is_written")
+        written = self._declare(self._node("Cast", [is_written], "written", to=TensorProto.FLOAT), [1, 1, size.slots, "sequence"])
+        touched = self._node("ReduceMax", [written, self._constant("axis_3", [3])], "touched", keepdims=1)
+        self._declare(self._node("Sub", [self._constant("one", 1, "<f4"), touched], "kept"), [1, 1, size.slots, 1])
 
     def _find_written(self, positions: str) -> str:
         """Return the slot that each token writes.
@@ -173,7 +180,7 @@ class Decoder:
     def _normalize(self, value: str, output: str) -> str:
         """Add RMSNorm."""
         square = self._node("Mul", [value, value], f"{output}.square")
-        mean = self._node("ReduceMean", [square], f"{output}.mean", axes=[-1], keepdims=1)
+        mean = self._node("ReduceMean", [square, self._constant("last_axis", [-1])], f"{output}.mean", keepdims=1)
         shifted = self._node("Add", [mean, self._constant("epsilon", EPSILON, "<f4")], f"{output}.shifted")
         root = self._node("Sqrt", [shifted], f"{output}.root")
         return self._node("Div", [value, root], output)
@@ -192,7 +199,7 @@ class Decoder:
 
     def _rotate(self, value: str) -> str:
         left, right = f"{value}.left", f"{value}.right"
-        self._nodes.append(helper.make_node("Split", [value], [left, right], name=f"{value}.halves", axis=3))
+        self._nodes.append(helper.make_node("Split", [value], [left, right], name=f"{value}.halves", axis=3, num_outputs=2))
         products = {
             (half, table): self._node("Mul", [half, table], f"{half}.{table}")
             for half in (left, right)
@@ -217,7 +224,7 @@ class Decoder:
 
     def _repeat(self, present: str, repeats: int) -> Iterator[str]:
         heads = [f"{present}.head_{head}" for head in range(self._size.cached_heads)]
-        self._nodes.append(helper.make_node("Split", [present], heads, name=f"{present}.split", axis=1))
+        self._nodes.append(helper.make_node("Split", [present], heads, name=f"{present}.split", axis=1, num_outputs=len(heads)))
         for head in heads:
             yield from [head] * repeats
 
