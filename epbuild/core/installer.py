@@ -26,11 +26,15 @@ class UvListener:
 
 
 def run_uv(
-    arguments: Sequence[str], changes: Mapping[str, str | None] | None = None, listener: UvListener | None = None
+    arguments: Sequence[str],
+    changes: Mapping[str, str | None] | None = None,
+    listener: UvListener | None = None,
+    inherited_files: Sequence[int] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run uv and return its exit code and output. Raises ToolchainError if uv is missing.
 
-    `changes` are environment variables for uv. The value None unsets a variable.
+    `changes` are environment variables for uv. The value None unsets a variable. `inherited_files` are open file descriptors that uv
+    keeps open until it ends.
     """
     import uv
 
@@ -48,7 +52,14 @@ def run_uv(
     command = [program, *arguments]
     if listener is None:
         return subprocess.run(
-            command, capture_output=True, text=True, encoding="utf-8", errors="replace", env=environment, check=False
+            command,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env=environment,
+            check=False,
+            pass_fds=inherited_files,
         )
     process = subprocess.Popen(
         command,
@@ -58,6 +69,7 @@ def run_uv(
         encoding="utf-8",
         errors="replace",
         env=environment,
+        pass_fds=inherited_files,
     )
     lines: list[str] = []
     reader = threading.Thread(target=_read_lines, args=(process, lines, listener), daemon=True)

@@ -9,7 +9,9 @@ import shutil
 import sys
 import sysconfig
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +29,8 @@ _LOCKED_FORMAT = 2
 """Format of environments created from a lock. Since format 2, they contain a list of installed files."""
 LOCKED = "locked-"
 """Prefix of the folder names of environments that were created from a lock, so with exactly the locked versions."""
+_MAX_WAIT_SECONDS = 300.0
+"""Maximum wait for the uv of a killed build."""
 _SITES = ("lib/*/site-packages", "Lib/site-packages")
 
 
@@ -112,20 +116,51 @@ def provision(
 
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_suffix(".lock")):
-            return find_interpreter(folder) or _create(requirements, folder, name, where, listener)
+        with FileLock(folder.with_suffix(".lock")), _wait_for_killed(folder) as inherited:
+            return find_interpreter(folder) or _create(requirements, folder, name, where, listener, inherited)
     except OSError as error:
         hint = "Free some space, or set EPBUILD_TOOLCHAIN_DIR to a writable folder."
         message = f"toolchain '{name}' could not be written to {folder}: {error}"
         raise ToolchainError(Problem("EPB302", message, where, hint)) from error
 
 
-def _create(requirements: Requirements, folder: Path, name: str, where: Position | None, listener: UvListener | None) -> Path:
+@contextmanager
+def _wait_for_killed(folder: Path) -> Iterator[tuple[int, ...]]:
+    """Hold a lock on an environment, and yield the file descriptors that uv has to inherit.
+
+    uv holds the lock until it ends, even if epbuild is killed. Without the lock, the next build would create the environment while uv
+    still writes to it. The wait has a limit, because a process that uv started may outlive uv. On Windows, processes do not inherit
+    locks.
+    """
+    if sys.platform == "win32":
+        yield ()
+        return
+    import fcntl
+
+    deadline = time.monotonic() + _MAX_WAIT_SECONDS
+    with folder.with_suffix(".uv").open("w", encoding="utf-8") as file:
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.1)
+        yield (file.fileno(),)
+
+
+def _create(
+    requirements: Requirements,
+    folder: Path,
+    name: str,
+    where: Position | None,
+    listener: UvListener | None,
+    inherited_files: tuple[int, ...],
+) -> Path:
     shutil.rmtree(folder, ignore_errors=True)  # remains of a killed run
     interpreter = _get_interpreter(folder)
 
     def uv(*arguments: str, changes: Mapping[str, str | None] | None = None) -> None:
-        done = run_uv(arguments, changes, listener)
+        done = run_uv(arguments, changes, listener, inherited_files)
         if done.returncode != 0:
             shutil.rmtree(folder, ignore_errors=True)
             raise _make_error(requirements, name, where, done.stderr, lacks_python=arguments[0] == "venv")

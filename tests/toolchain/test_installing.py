@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from epbuild.core.installer import UvListener, run_uv
-from epbuild.toolchain.provision import InstallProgress
+from epbuild.toolchain.provision import InstallProgress, Requirements, provision
 
 
 class Reports:
@@ -91,6 +92,41 @@ def test_package_builds_do_not_inherit_secrets_of_epbuild(tmp_path: Path, monkey
     monkeypatch.setenv("EPBUILD_SIGNING_KEY", "tulip")
     monkeypatch.setenv("EPBUILD_REMOTE_AUTHORIZATION", "Bearer tulip")
     assert "tulip" not in run_uv(["pip"]).stderr
+
+
+SLOW_UV = """
+import os, sys, time
+with open(LOG, "a") as log:
+    print("begin", file=log, flush=True)
+    if sys.argv[1] == "venv":
+        os.makedirs(sys.argv[-1], exist_ok=True)
+    time.sleep(0.7)
+    print("end", file=log)
+"""
+KILLED = """
+import sys
+from pathlib import Path
+from epbuild.toolchain.provision import Requirements, provision
+import uv
+uv.find_uv_bin = lambda: sys.argv[1]
+provision(Requirements(("six",)), Path(sys.argv[2]), name="tools", where=None)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")
+def test_an_environment_is_created_again_only_after_uv_of_a_killed_build_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    replace_uv(monkeypatch, tmp_path, SLOW_UV.replace("LOG", repr(str(log))))
+    build = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path / "uv"), str(tmp_path / "home")])
+    while not log.exists() or not log.read_text():
+        assert build.poll() is None
+        time.sleep(0.02)
+    build.kill()
+    build.wait()
+    provision(Requirements(("six",)), tmp_path / "home", name="tools", where=None)
+    assert log.read_text().split() == ["begin", "end"] * 3  # the killed `uv venv`, then `uv venv` and `uv pip install`
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")
