@@ -100,7 +100,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         return rebuild(action, document, execution)
 
     def unmet_expectations(self, action: SessionGroup, result: CompileResult) -> Sequence[Problem]:
-        return find_unmet_expectations(action, result)
+        return find_unmet_expectations(action, result) if action.compiled else ()
 
     def missing_parts(self, action: SessionGroup, result: CompileResult) -> Sequence[str]:
         return [

@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from epbuild.compile.failure import make_size_error, make_staging_error
 from epbuild.core.clone import copy_file
-from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
+from epbuild.core.errors import StepId
 from epbuild.core.safepath import resolve_links
 from epbuild.onnxfile.edit.fix_sizes import fix_sizes
 from epbuild.onnxfile.read.epcontext import read_compatibility
 from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.sizes import Shape
 from epbuild.onnxfile.read.wire import MalformedModel
+from epbuild.plan.member import Member
 from epbuild.plan.result import CompileResult, ContextNode, Measurements, ModelResult
+from epbuild.plan.shapes import resolve_header
 from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.execution import Execution
 from epbuild.verify.signature import get_signature
@@ -61,18 +65,23 @@ def stage_copy(group: SessionGroup, execution: Execution) -> dict[str, Path]:
     graph = execution.staging / _FOLDER / _get_file_name(group)
     try:
         graph.parent.mkdir()
-        if member.inputs:
-            fix_sizes(member.graph, graph, member.inputs)
+        sizes = _find_new_shapes(member)
+        if sizes:
+            fix_sizes(member.graph, graph, sizes)
         else:
             copy_file(resolve_links(member.graph), graph)
     except MalformedModel as error:
-        message = f"the input sizes of the model '{member.name}' cannot be set: {error}"
-        raise BuildError(Problem("EPB265", message, StepId(group.id), "Export the model again.")) from error
+        raise make_size_error(member.name, error, StepId(group.id)) from error
     except OSError as error:
-        message = f"the sources could not be staged: {error.strerror or error}"
-        hint = "Check the space and the permissions of the recipe's folder."
-        raise EnvironmentFailure(Problem("EPB412", message, StepId(group.id), hint)) from error
+        raise make_staging_error(group, error) from error
     return {graph.name: graph, **member.external}
+
+
+def _find_new_shapes(member: Member) -> dict[str, Shape]:
+    """Return the shapes of the inputs whose sizes the recipe sets, by input name."""
+    header = read_header(member.graph)
+    pairs = zip(header.inputs, resolve_header(member, header).inputs, strict=True)
+    return {new.name: new.shape for old, new in pairs if new.shape is not None and new.shape != old.shape}
 
 
 def _get_file_name(group: SessionGroup) -> str:

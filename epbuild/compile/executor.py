@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from epbuild.compile.failure import make_compile_error
+from epbuild.compile.failure import make_compile_error, make_size_error, make_staging_error
 from epbuild.compile.node_log import MARK, VERBOSE, NodeLog
 from epbuild.compile.node_names import prefix_nodes
 from epbuild.core.clone import copy_file
@@ -115,7 +115,7 @@ def build_key_document(group: SessionGroup, execution: Execution) -> dict[str, A
     try:
         digests = execution.digests(group.files)
     except OSError as error:
-        raise _make_staging_error(group, error) from error
+        raise make_staging_error(group, error) from error
     return compile_document(group, digests, execution.environment.identity(*group.identity_parts))
 
 
@@ -198,14 +198,8 @@ def _stage(group: SessionGroup, document: Mapping[str, Any], execution: Executio
         request = json.dumps(build_worker_document(group, document, node_log), indent=1, sort_keys=True)
         (execution.staging / REQUEST).write_text(request, encoding="utf-8")
     except OSError as error:
-        raise _make_staging_error(group, error) from error
+        raise make_staging_error(group, error) from error
     return shared
-
-
-def _make_staging_error(group: SessionGroup, error: OSError) -> EnvironmentFailure:
-    message = f"the sources could not be staged: {error.strerror or error}"
-    hint = "Check the space and the permissions of the recipe's folder."
-    return EnvironmentFailure(Problem("EPB412", message, StepId(group.id), hint))
 
 
 def _fix_input_sizes(group: SessionGroup, staging: Path) -> None:
@@ -218,8 +212,7 @@ def _fix_input_sizes(group: SessionGroup, staging: Path) -> None:
         try:
             fix_sizes(member.graph, graph, member.inputs)
         except MalformedModel as error:
-            message = f"the input sizes of the model '{member.name}' cannot be set: {error}"
-            raise BuildError(Problem("EPB265", message, StepId(group.id), "Export the model again.")) from error
+            raise make_size_error(member.name, error, StepId(group.id)) from error
 
 
 def _get_sized_path(group: SessionGroup, member: Member) -> str:

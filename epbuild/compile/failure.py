@@ -24,6 +24,19 @@ _NO_NODES = "Unable to compile any nodes"
 _UNLESS_STOPPED = f"Unless the worker was stopped deliberately, it probably ran out of memory. {MORE_MEMORY}"
 
 
+def make_staging_error(group: SessionGroup, error: OSError) -> EnvironmentFailure:
+    """Return the error for a source that could not be copied into the staging directory."""
+    message = f"the sources could not be staged: {error.strerror or error}"
+    hint = "Check the space and the permissions of the recipe's folder."
+    return EnvironmentFailure(Problem("EPB412", message, StepId(group.id), hint))
+
+
+def make_size_error(model: str, error: Exception, step: StepId) -> BuildError:
+    """Return the error for a model that could not be written with the recipe's input sizes."""
+    message = f"the input sizes of the model '{model}' cannot be set: {error}"
+    return BuildError(Problem("EPB265", message, step, "Export the model again."))
+
+
 def make_compile_error(
     group: SessionGroup, ending: Ending, log: str, refused: Sequence[FallbackNode] = ()
 ) -> EpbuildError | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from epbuild.compile.failure import make_size_error
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.core.safepath import BadReference, check_reference, is_inside, resolve_links
@@ -111,8 +112,7 @@ def _stage(preparation: Preparation, execution: Execution) -> None:
             json.dumps(_build_request(preparation, execution), indent=1, sort_keys=True), encoding="utf-8"
         )
     except MalformedModel as error:
-        message = f"the input sizes of the model '{preparation.model.name}' cannot be set: {error}"
-        raise BuildError(Problem("EPB265", message, StepId(preparation.id), "Export the model again.")) from error
+        raise make_size_error(preparation.model.name, error, StepId(preparation.id)) from error
     except OSError as error:
         message = f"the files of the preparation could not be staged: {error.strerror or error}"
         hint = "Check the space and the permissions of the recipe's folder."
