@@ -60,9 +60,8 @@ def copy_file(source: Path, destination: Path, count: Count = ignore_count) -> N
                 return
         copy.truncate(0)
         if sys.platform == "linux":
-            with suppress(
-                OSError
-            ):  # Some file systems cannot send. The rest is then copied by the next line, which reports errors.
+            # Some file systems cannot send. The rest is then copied below, where errors are raised.
+            with suppress(OSError):
                 while sent := os.sendfile(copy.fileno(), original.fileno(), None, _SEND_BYTES):
                     count(sent)
         hash_into(original, Hasher(digest=False, count=count), partial(write_pieces, copy.write))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action, Emission, Plan
 from epbuild.plan.verification import Verification
+from epbuild.recipe.splitting import SPLIT
 from epbuild.survey.action_status import ActionStatus
 
 _LARGE_SHARE = 0.1
@@ -77,6 +79,7 @@ def _estimate_writes(
     """Return the folders that a build writes to, with the expected number of bytes."""
     read: dict[Path, int] = {}
     sizes: dict[str, int] = {}
+    parts = Counter(_get_split_input(action) for action in plan.actions.values())
     staged = 0
     outputs: list[tuple[Path, int]] = []
 
@@ -96,9 +99,16 @@ def _estimate_writes(
         source = sum(map(read_size, action.files)) + needed
         if isinstance(action, Preparation):
             staged = max(staged, source)
+        if (split := _get_split_input(action)) is not None:
+            source //= parts[split]
         result = made.result if made is not None else previous(action)
         sizes[ident] = 0 if isinstance(action, Verification) else source if result is None else _measure(result)
     return [(folders.store, sum(sizes.values())), (folders.base, staged), *outputs]
+
+
+def _get_split_input(action: Action) -> Hashable | None:
+    """Return what a preparation splits, which is the same for all parts of a model. Return None for other actions."""
+    return (action.needs, action.files) if isinstance(action, Preparation) and action.kind == SPLIT else None
 
 
 def _measure(result: Made | ActionResult | None) -> int:

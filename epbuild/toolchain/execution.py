@@ -87,7 +87,7 @@ class Execution:
 
     def counting(self, step: str, doing: str, files: Iterable[Path]) -> AbstractContextManager[Count]:
         """Return a context that reports the progress of a step's work on `files`. It yields a callback for the size of each piece."""
-        sizes = {str(path): path.stat().st_size for path in files}
+        sizes = {str(path): path.stat().st_size for path in files if path.exists()}  # the work reports missing files
         return count_step_bytes(self.progress, step, f"{doing} {describe_files(sizes)}", sum(sizes.values()))
 
     def create_inner(self, staging: Path) -> Execution:

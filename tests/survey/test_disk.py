@@ -15,7 +15,7 @@ from epbuild.plan.steps import Action
 from epbuild.report.terminal.plan import print_plan
 from epbuild.survey.disk import Folders, estimate_disk, find_disk_problems
 from epbuild.survey.status import Survey
-from tests.support.fake_builds import Workshop
+from tests.support.fake_builds import Workshop, source_model
 
 
 @pytest.fixture
@@ -85,3 +85,15 @@ def test_too_little_space_is_a_warning_with_advice(workshop: Workshop, monkeypat
 def set_free_bytes(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     usage = type(shutil.disk_usage("."))
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10**12, 0, free))
+
+
+def test_the_parts_of_a_split_model_share_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EPBUILD_CACHE_DIR", str(tmp_path / "cache"))
+    model, recipe = tmp_path / "m.onnx", tmp_path / "epbuild.yaml"
+    model.write_bytes(source_model(1.0))
+    text = "epbuild: 1\nname: x\nmodels: {m: {path: m.onnx, split: {parts: 2}}}\ntargets: {npu: {ep: qnn, soc: SM8750}}\n"
+    recipe.write_text(text, encoding="utf-8")
+    found, folders = api.plan(recipe), Folders(tmp_path / "cache", tmp_path, lambda folder: 1)
+    [needed] = estimate_disk(found.plan, found.actions, found.todo, folders, lambda action: None)
+    copies = needed.size / model.stat().st_size
+    assert round(copies, 1) == 4, "one is staged, and the parts, the compiled parts and the output have one each"
