@@ -13,6 +13,7 @@ from epbuild.core.errors import Problem, ToolchainError
 _QUOTED_LINES = 6
 _POLL_SECONDS = 0.1
 _LAST_LINES_SECONDS = 5.0
+_FINDING = threading.Lock()
 
 
 class UvListener:
@@ -36,15 +37,7 @@ def run_uv(
     `changes` are environment variables for uv. The value None unsets a variable. `inherited_files` are open file descriptors that uv
     keeps open until it ends.
     """
-    import uv
-
-    try:
-        program = uv.find_uv_bin()
-    except FileNotFoundError as error:
-        hint = "Install uv: `pip install --force-reinstall uv`."
-        raise ToolchainError(
-            Problem("EPB301", "the program uv, which creates toolchains, is missing from epbuild's environment", None, hint)
-        ) from error
+    program = _find_uv()
     # epbuild's variables are removed because they contain secrets: uv runs foreign build scripts for packages without wheels.
     inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("EPBUILD_")}
     wanted = {**inherited, "UV_NO_PROGRESS": "1", "NO_COLOR": "1", "VIRTUAL_ENV": None, **(changes or {})}
@@ -84,6 +77,19 @@ def run_uv(
     code = process.wait()
     reader.join(_LAST_LINES_SECONDS)  # a process that uv started may keep the pipe open
     return subprocess.CompletedProcess(command, code, "", "".join(lines))
+
+
+def _find_uv() -> str:
+    import uv
+
+    try:
+        with _FINDING:  # `sysconfig`, which uv reads, is not thread-safe in Python 3.11
+            return uv.find_uv_bin()
+    except FileNotFoundError as error:
+        hint = "Install uv: `pip install --force-reinstall uv`."
+        raise ToolchainError(
+            Problem("EPB301", "the program uv, which creates toolchains, is missing from epbuild's environment", None, hint)
+        ) from error
 
 
 def _read_lines(process: subprocess.Popen[str], lines: list[str], listener: UvListener) -> None:

@@ -103,6 +103,25 @@ with open(LOG, "a") as log:
     time.sleep(0.7)
     print("end", file=log)
 """
+SEVERAL = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from epbuild.core.installer import run_uv
+barrier = threading.Barrier(4)
+def run(number):
+    barrier.wait()
+    return run_uv(["--version"]).returncode
+with ThreadPoolExecutor(4) as pool:
+    print(sum(pool.map(run, range(4))))
+"""
+
+
+def test_several_toolchains_can_be_created_at_once() -> None:
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", SEVERAL], capture_output=True, text=True, encoding="utf-8", check=False)
+        assert (done.stdout, done.stderr) == ("0\n", "")
+
+
 KILLED = """
 import sys
 from pathlib import Path
