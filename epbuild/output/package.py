@@ -117,7 +117,8 @@ def _plan_all_base_files(emission: Emission, parts: Sequence[PlannedPart], diges
 def _list_compiled(planned: PlannedPart, models: Sequence[ManifestModel]) -> Iterator[PackageVariant]:
     part, target = planned.part, planned.part.target
     main = target.eps[0]
-    options = build_inference(target, main, share=planned.shared)
+    sharing = {member.name for made in planned.made if made.group.share for member in made.group.members}
+    sharing |= {part.merging.name} if part.merging is not None and planned.shared else set()
     if part.genai is not None:
         yield PackageVariant(
             component=part.group,
@@ -131,6 +132,7 @@ def _list_compiled(planned: PlannedPart, models: Sequence[ManifestModel]) -> Ite
         )
         return
     for model in models:
+        options = build_inference(target, main, share=model.name in sharing)
         yield PackageVariant(
             component=part.components[model.name],
             name=target.name,

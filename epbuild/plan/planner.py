@@ -191,6 +191,7 @@ class _Work:
             hint = "Add another model, or remove 'share_initializers'."
             self.problems.append(Problem("EPB238", message, group.share_initializers.where, hint))
         self.problems += find_sharing_set_problems(group)
+        sharing = {member.name for session in list_sessions(group) if session.share for member in session.members}
         seen: set[str] = set()
         for member in group.members:
             name, settings = member.name, member.compile
@@ -200,7 +201,7 @@ class _Work:
                 self.problems.append(Problem("EPB232", message, member.model.where, hint))
             seen.add(name)
             self.problems += find_size_problems(member, self.recipe.models.get(member.model.name))
-            if group.share_weights and settings.embed:
+            if name in sharing and settings.embed:
                 where = settings.embed_where or group.where
                 message = (
                     f"the group '{group.name}' shares weights and embeds the context, but an embedded context cannot be shared"

@@ -93,7 +93,7 @@ def _find_decoder_problems(
     return problems
 
 
-def find_shape_problems(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
+def find_shape_problems(member: Member, header: ModelHeader, target: PlannedTarget | None) -> list[Problem]:
     """Return the problems of a member's shapes for a target.
 
     Invalid sizes of inputs and dimensions are problems. Open dimensions are problems if an EP supports only static shapes.
@@ -103,7 +103,7 @@ def find_shape_problems(member: Member, header: ModelHeader, target: PlannedTarg
     if not problems and member.has_files:
         resolved = resolve_header(member, header)
         problems = _find_decoder_problems(member.name, member.input_shapes, header, resolved, member.graph, member.model.where)
-    if not problems and not _can_fall_back(member, target):
+    if not problems and target is not None and not _can_fall_back(member, target):
         problems += _find_open_inputs(member, header, target)
     return problems
 

@@ -22,8 +22,9 @@ def find_source_problems(group: SessionGroup, headers: Mapping[str, ModelHeader]
     found = list(_find_unopenable(group, headers)) if group.compiled else []
     for member in group.members:
         found += find_data_name_problems(member.name, member.model, member.external if member.has_files else ())
-        if member.name in headers and group.compiled:
-            found += find_shape_problems(member, headers[member.name], group.target)
+        if member.name in headers:
+            target = group.target if group.compiled else None
+            found += find_shape_problems(member, headers[member.name], target)
     return found
 
 

@@ -162,7 +162,7 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
 
         The ratio is the share of bytes that sharing saves, compared with compiling the members alone.
         """
-        return self.members[0].expect.min_shared_ratio
+        return self.members[0].expect.min_shared_ratio if self.share else None
 
     @cached_property
     def files(self) -> tuple[Path, ...]:

@@ -35,6 +35,8 @@ MAX_PARTS = 100
 _OPTIONS = ("parts", "at", "layers", "names")
 _PER_PART = ("verify", "dimensions")
 """Settings of a model that also apply to its parts."""
+_PARENT_KEYS = ("from", "prepare", "split", "input_shapes", *_PER_PART)
+"""Keys of a split model that is made from another model."""
 
 Parts = Mapping[str, Sequence[str]]
 """Names of the parts of each split model."""
@@ -55,11 +57,15 @@ def write_out_parts(models: Node, names: Mapping[str, Scalar], problems: list[Pr
             entries[name] = entry
             continue
         rest = {key: value for key, value in entry.node.entries.items() if key != SPLIT}
-        problems += _find_unknown_options(split)
+        options = split.node.entries if isinstance(split.node, MappingNode) else {}
+        problems += _find_unknown_keys("'split'", options, (), _OPTIONS)
         parts[name] = _name_parts(name, split, names, problems)
         whole = KeyedNode(split.node.where, make_scalar(split.node.where, name))
+        kept = {key: value for key, value in rest.items() if key in _PER_PART}
         if "from" in rest and "prepare" not in rest:  # nothing to do before the split
             whole = rest["from"]
+            kept |= {key: value for key, value in rest.items() if key == "input_shapes"}
+            problems += _find_unknown_keys(f"models.{name}", rest, ("from", *kept), _PARENT_KEYS)
         else:
             entries[name] = entry._replace(node=replace_entries(entry.node, rest))
         for number, part in enumerate(parts[name]):
@@ -67,12 +73,14 @@ def write_out_parts(models: Node, names: Mapping[str, Scalar], problems: list[Pr
                 message = f"the model {quote_text(part)} has the name of a part of {quote_text(name)}"
                 problems.append(Problem(BAD_NAME, message, other.name_where, "Rename the model."))
             else:
-                entries[part] = entry._replace(node=_make_part(whole, number, split, rest))
+                entries[part] = entry._replace(node=_make_part(whole, number, split, kept))
     return replace_entries(models, entries), parts
 
 
 def _name_parts(model: str, split: KeyedNode, names: Mapping[str, Scalar], problems: list[Problem]) -> list[str]:
     count = _count_parts(split, names, problems)
+    if not count:
+        return []
     entry = split.node.entries.get("names") if isinstance(split.node, MappingNode) else None
     if entry is None:
         return [f"{model}_{number}" for number in range(count)]
@@ -84,13 +92,14 @@ def _name_parts(model: str, split: KeyedNode, names: Mapping[str, Scalar], probl
     return texts
 
 
-def _find_unknown_options(split: KeyedNode) -> Iterator[Problem]:
-    for key, entry in split.node.entries.items() if isinstance(split.node, MappingNode) else ():
-        if key not in _OPTIONS:
-            message = f"unknown key {quote_text(key)} in 'split'"
-            yield Problem(
-                UNKNOWN_KEY, message, entry.name_where, suggest_nearest(key, _OPTIONS) or f"Keys: {', '.join(_OPTIONS)}."
-            )
+def _find_unknown_keys(
+    place: str, entries: Mapping[str, KeyedNode], handled: Sequence[str], known: Sequence[str]
+) -> Iterator[Problem]:
+    for key, entry in entries.items():
+        if key not in (*handled, *known):
+            message = f"unknown key {quote_text(key)} in {place}"
+            hint = suggest_nearest(key, known) or f"Keys: {', '.join(known)}."
+            yield Problem(UNKNOWN_KEY, message, entry.name_where, hint)
 
 
 def _count_parts(split: KeyedNode, names: Mapping[str, Scalar], problems: list[Problem]) -> int:
@@ -118,7 +127,7 @@ def _resolve(node: ScalarNode, names: Mapping[str, Scalar]) -> Scalar | None:
 
 
 def _make_part(whole: KeyedNode, number: int, split: KeyedNode, settings: Mapping[str, KeyedNode]) -> Node:
-    """Return the model of one part: the model `whole` after its preparations, and the extraction of the part."""
+    """Return the model of one part: the model `whole` after its preparations, the extraction of the part, and its `settings`."""
     where = split.node.where
 
     def keyed(node: Node) -> KeyedNode:
@@ -128,8 +137,7 @@ def _make_part(whole: KeyedNode, number: int, split: KeyedNode, settings: Mappin
     options = {key: value for key, value in given.items() if key != "names"}
     step = make_mapping(where, {**options, "part": keyed(make_scalar(where, number))})
     prepare = make_sequence(where, [make_mapping(where, {SPLIT: KeyedNode(split.name_where, step)})])
-    own = {key: value for key, value in settings.items() if key in _PER_PART}
-    return make_mapping(where, {"from": whole, "prepare": keyed(prepare), **own})
+    return make_mapping(where, {"from": whole, "prepare": keyed(prepare), **settings})
 
 
 def write_out_members(groups: Node, models: Iterable[str], parts: Parts) -> Node:

@@ -160,7 +160,7 @@ def _open_session(
                 options.add_provider_for_devices([device], dict(ep.provider_options))
         for key, value in variant.session_options.items() if is_compiled else ():
             options.add_session_config_entry(key, value)
-        if variant.share_weights and is_compiled:
+        if variant.share_weights and is_compiled and model not in variant.alone:
             options.add_session_config_entry("ep.share_ep_contexts", "1")
         # The fallback is disabled: it prints, tries the CPU EP, which cannot run compiled models, and hides the first error.
         return onnxruntime.InferenceSession(str(file), sess_options=options, enable_fallback=0)

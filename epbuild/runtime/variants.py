@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
@@ -76,6 +77,8 @@ class Variant:
     """Custom operators in the models."""
     uncompiled: frozenset[str] = frozenset()
     """Names of the models that were not compiled and run on the CPU EP."""
+    alone: frozenset[str] = frozenset()
+    """Names of the compiled models that share no weights, in a variant whose other models do."""
 
 
 def find_variants(path: Path) -> list[Variant]:
@@ -154,6 +157,7 @@ def _read_variant(path: Path, document: Any) -> Variant:
                 _read_custom_ops(item, distributions)
                 for item in _check_list_of_dicts(document.get("custom_ops", []), "custom_ops")
             ),
+            alone=_find_alone(models),
             uncompiled=frozenset(model["name"] for model in models if model.get("compiled") is False),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -161,6 +165,13 @@ def _read_variant(path: Path, document: Any) -> Variant:
     if not eps or not files or len(files) < len(models):
         raise OpenError("EPB632", f"the manifest {path} is invalid: it names no EP, no model, or two models with the same name")
     return variant
+
+
+def _find_alone(models: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the names of the compiled models that share no weights. Models with one action key were compiled together."""
+    keys = {model["name"]: model.get("action_key") for model in models if model.get("compiled", True)}
+    counts = Counter(keys.values())
+    return frozenset(name for name, key in keys.items() if counts[key] == 1) if len(counts) > 1 else frozenset()
 
 
 def _read_ep(ep: Mapping[str, Any], distributions: Mapping[str, str]) -> Ep:

@@ -116,7 +116,7 @@ def provision(
 
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_suffix(".lock")), _wait_for_killed(folder) as inherited:
+        with FileLock(folder.with_suffix(".lock")), _lock_for_uv(folder) as inherited:
             return find_interpreter(folder) or _create(requirements, folder, name, where, listener, inherited)
     except OSError as error:
         hint = "Free some space, or set EPBUILD_TOOLCHAIN_DIR to a writable folder."
@@ -125,12 +125,12 @@ def provision(
 
 
 @contextmanager
-def _wait_for_killed(folder: Path) -> Iterator[tuple[int, ...]]:
+def _lock_for_uv(folder: Path) -> Iterator[tuple[int, ...]]:
     """Hold a lock on an environment, and yield the file descriptors that uv has to inherit.
 
     uv holds the lock until it ends, even if epbuild is killed. Without the lock, the next build would create the environment while uv
-    still writes to it. The wait has a limit, because a process that uv started may outlive uv. On Windows, processes do not inherit
-    locks.
+    still writes to it. On Windows, processes do not inherit locks. Raises TimeoutError, because a process that uv started may outlive
+    uv.
     """
     if sys.platform == "win32":
         yield ()
@@ -145,6 +145,8 @@ def _wait_for_killed(folder: Path) -> Iterator[tuple[int, ...]]:
                 break
             except BlockingIOError:
                 time.sleep(0.1)
+        else:
+            raise TimeoutError("another program still writes to it")
         yield (file.fileno(),)
 
 

@@ -94,6 +94,27 @@ def test_wrong_sharing_sets_are_reported_in_place(workshop: Path, sets: str, wor
     assert words in found[0].text
 
 
+def test_only_models_of_a_set_must_not_embed_their_context(workshop: Path) -> None:
+    plan_of(workshop, edited(TEXT, ("decode_1, alone]", "decode_1, {model: alone, compile: {embed: true}}]")))
+    with pytest.raises(PlanError, match="embedded context cannot be shared"):
+        plan_of(workshop, edited(TEXT, ("prefill_1, decode_0", "{model: prefill_1, compile: {embed: true}}, decode_0")))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [("dimensions: {bb: 4}", "no input dimension with the name or denotation 'bb'"), ("input_shapes: {nope: [1]}", "'nope'")],
+)
+def test_wrong_sizes_of_an_uncompiled_model_are_reported(workshop: Path, sizes: str, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        plan_of(workshop, edited(TEXT, ("compile: none", f"compile: none, {sizes}")))
+
+
+def test_members_in_no_set_have_no_sharing_ratio(workshop: Path) -> None:
+    text = edited(TEXT, (SETS[1], f"{SETS[1]}\n    expect: {{shared_bytes: {{min_ratio: 0.3}}}}"))
+    groups = plan_of(workshop, text, ["emit:decoder/*"]).session_groups
+    assert [group.min_shared_ratio for group in groups.values()] == [0.3 if group.share else None for group in groups.values()]
+
+
 def test_a_group_with_an_uncompiled_model_cannot_be_merged(workshop: Path) -> None:
     with pytest.raises(PlanError, match="cannot be merged, because its model 'head' is not compiled"):
         plan_of(workshop, edited(TEXT, (SETS[1], "merge: {name: llm}")))

@@ -139,6 +139,14 @@ def test_the_boundaries_give_the_number_of_parts(tmp_path: Path, split: str, par
     assert [name for name in models if name.startswith("decoder_")] == [f"decoder_{number}" for number in range(parts)]
 
 
+def test_unknown_keys_of_a_part_that_is_split_again_are_reported(tmp_path: Path) -> None:
+    text = RECIPE.replace("head: head.onnx", "layers: {from: decoder_1, dimensons: {n: 1}, split: {parts: 2}}")
+    with pytest.raises(RecipeError, match=r"unknown key 'dimensons' in models\.layers\. Did you mean 'dimensions'"):
+        written(tmp_path, text)
+    kept = RECIPE.replace("head: head.onnx", "layers: {from: decoder_1, input_shapes: {x: [1]}, split: {parts: 2}}")
+    assert written(tmp_path, kept)["models"]["layers_1"]["input_shapes"] == {"x": [1]}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

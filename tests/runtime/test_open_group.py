@@ -62,6 +62,18 @@ def emit(folder: Path, name: str = "phone", /, *models: str, **changes: Any) -> 
     return folder
 
 
+def test_only_models_that_were_compiled_together_share_contexts(snapdragon: Machine, tmp_path: Path) -> None:
+    keys = {"a_0": "1", "b_0": "1", "alone": "2", "head": "3"}
+    models = [
+        {"name": name, "file": f"{name}_ctx.onnx", "action_key": key, **({"compiled": False} if name == "head" else {})}
+        for name, key in keys.items()
+    ]
+    folder = emit(tmp_path / "out", "phone", *keys, share_weights=True, models=models)
+    with runtime.open(folder) as group:
+        variant = group.variant
+    assert [*variant.alone, *variant.uncompiled] == ["alone", "head"]
+
+
 def refused(*arguments: Any, code: str, **named: Any) -> str:
     with pytest.raises(OpenError) as caught:
         runtime.open(*arguments, **named)
