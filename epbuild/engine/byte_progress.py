@@ -20,11 +20,13 @@ class ByteProgress(Struct, frozen=True):
     """Progress of work that takes longer than a second."""
 
     done: int
-    """Bytes that have been processed. Equal to the total only in the last report."""
+    """Bytes that have been processed."""
     seconds: float
     """Time since the work began."""
     seconds_left: float
     """Expected time left."""
+    ended: bool = False
+    """True in the last report."""
 
 
 @contextmanager
@@ -33,7 +35,8 @@ def count_bytes(
 ) -> Iterator[Count]:
     """Yield a callback for the size of each processed piece, which any thread may call. Report the progress once a second.
 
-    Work that takes less than a second is not reported. After longer work, the last report has all bytes, even if the block failed.
+    Work that takes less than a second is not reported. After longer work, the last report has all bytes. If the block failed, the last
+    report has the bytes that were processed.
     """
     lock = threading.Lock()
     begin = last = clock()
@@ -50,9 +53,10 @@ def count_bytes(
 
     try:
         yield count
+        done = total if done else 0  # files that need not be read are not counted
     finally:
-        if last != begin:
-            report(ByteProgress(total, clock() - begin, 0.0))
+        if done and (seconds := clock() - begin) >= _INTERVAL:
+            report(ByteProgress(done, seconds, 0.0, ended=True))
 
 
 @contextmanager

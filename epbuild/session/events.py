@@ -91,8 +91,8 @@ class HashingEvents(Struct, frozen=True):
         """Yield a callback for the size of each hashed piece of `files`, which have `total` bytes. Report the progress."""
 
         def report(found: ByteProgress) -> None:
-            if found.done == total:
-                self.progress.report(Hashed(total, found.seconds))
+            if found.ended:
+                self.progress.report(Hashed(found.done, found.seconds))
             else:
                 self.progress.report(Hashing(found.done, total, found.seconds_left, files))
 

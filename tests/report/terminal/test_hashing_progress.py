@@ -80,7 +80,15 @@ def test_failed_hashing_emits_an_end_event() -> None:
         clock.now += 2
         count(500)
         raise OSError("gone")
-    assert [type(event) for event in events] == [Hashing, Hashed]
+    assert events == [Hashing(500, 1000, 2.0, "decoder.onnx"), Hashed(500, 2.0)]
+
+
+def test_one_long_piece_emits_an_end_event() -> None:
+    events, clock = EventList(), Clock()
+    with HashingEvents(events, clock).counting(1000, "decoder.onnx") as count:
+        clock.now += 5
+        count(1000)
+    assert events == [Hashed(1000, 5.0)]
 
 
 def test_stderr_shows_a_row_on_a_terminal_or_a_line_every_30_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
