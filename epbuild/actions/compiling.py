@@ -21,7 +21,7 @@ from epbuild.plan.member import Member
 from epbuild.plan.possible import find_obstacle
 from epbuild.plan.request import compile_document
 from epbuild.plan.result import CompileResult
-from epbuild.plan.shapes import fit_inputs
+from epbuild.plan.shapes import fit_inputs, read_stored_header
 from epbuild.plan.source_problems import find_source_problems
 from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.identity import Identified
@@ -139,13 +139,11 @@ class Compile(ActionType[SessionGroup, CompileResult]):
 
 
 def _add_shapes(member: Member) -> Member:
-    """Return the member with the shapes of its inputs added. Return it unchanged if the store lacks the prepared model."""
+    """Return the member with the shapes of its inputs added. Return it unchanged if the prepared model is missing or damaged."""
     if not member.input_shapes and not member.model.dimensions:
         return member
-    try:
-        return fit_inputs(member, read_header(member.graph))
-    except OSError:  # the model is prepared again before it is compiled
-        return member
+    header = read_stored_header(member.graph)
+    return member if header is None else fit_inputs(member, header)
 
 
 def _describe_end(group: SessionGroup, result: CompileResult, member: str | None) -> tuple[str, int]:

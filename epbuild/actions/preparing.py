@@ -15,7 +15,7 @@ from epbuild.onnxfile.read.headers import read_header
 from epbuild.plan.made import Made, list_prepared_files
 from epbuild.plan.preparing import Preparation, build_preparation_document
 from epbuild.plan.result import PreparationResult
-from epbuild.plan.shapes import find_model_size_problems
+from epbuild.plan.shapes import find_model_size_problems, read_stored_header
 from epbuild.plan.source_problems import find_data_name_problems
 
 if TYPE_CHECKING:
@@ -73,10 +73,8 @@ class Prepare(ActionType[Preparation, PreparationResult]):
 
 
 def _add_shapes(action: Preparation) -> Preparation:
-    """Return the preparation with the shapes of its inputs added. Return it unchanged if the store lacks the model that it reads."""
+    """Return the preparation with the shapes of its inputs added. Return it unchanged if the model that it reads is missing or damaged."""
     if not action.input_shapes or action.source is None:
         return action
-    try:
-        return action.with_shapes(read_header(action.source.graph))
-    except OSError:  # the model is prepared again before this preparation runs
-        return action
+    header = read_stored_header(action.source.graph)
+    return action if header is None else action.with_shapes(header)

@@ -49,6 +49,14 @@ def resolve_header(member: Member, header: ModelHeader) -> ModelHeader:
     return dataclasses.replace(header, inputs=inputs, outputs=outputs)
 
 
+def read_stored_header(graph: Path) -> ModelHeader | None:
+    """Read the header of a prepared model in the store. Return None if the file is missing or damaged, so that it is made again."""
+    try:
+        return read_header(graph)
+    except (OSError, MalformedModel):
+        return None
+
+
 def find_model_size_problems(model: ModelSpec, header: ModelHeader, graph: Path) -> list[Problem]:
     """Return the problems of the sizes that a recipe sets for the inputs of a model before its first preparation."""
     asked = model.input_shapes

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from epbuild.core.errors import EpbuildError
+from epbuild.plan.shapes import read_stored_header
 from tests.support.decoders import INPUTS, OUTPUTS, build, joins
 from tests.support.plan_recipes import RECIPE, edited, plan_of, problems_of, write_model, write_models
 from tests.support.recipe_texts import MARK, codes_and_places, places
@@ -237,3 +238,10 @@ def test_a_mask_that_is_too_short_for_a_decoder_is_refused(workshop: Path, text:
     )
     assert problem.hint == "Set the last size of 'attention_mask' to 128."
     assert codes_and_places([problem]) == [("EPB262", *place)]
+
+
+def test_damaged_or_missing_model_in_the_store_has_no_header(tmp_path: Path) -> None:
+    path = tmp_path / "blob"
+    assert read_stored_header(path) is None
+    path.write_bytes(build(INPUTS)[:-5])
+    assert read_stored_header(path) is None
