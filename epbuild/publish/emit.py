@@ -117,7 +117,11 @@ class _CountedBlobs(Struct, frozen=True):
     count: Count
 
     def materialize(self, digest: str, destination: str | Path, count: Count = ignore_count) -> None:
-        self.store.materialize(digest, destination, self.count)
+        def count_both(size: int) -> None:
+            count(size)
+            self.count(size)
+
+        self.store.materialize(digest, destination, count_both)
 
     def copy(self, digest: str, write: Write) -> None:
         def write_counted(piece: memoryview) -> None:
