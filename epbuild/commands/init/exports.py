@@ -33,7 +33,10 @@ class ExportScript(Struct, frozen=True):
     files: Sequence[str]
     """Names and patterns of the script, of the modules that it imports, and of the checkpoint."""
     packages: Sequence[str]
-    """Packages of the known modules that the script imports."""
+    """Packages of the known modules that the script imports, and those that exports from torch need.
+
+    Without known modules, the script is assumed to export from torch.
+    """
     unknown: Sequence[str]
     """Other modules that the script imports."""
 
