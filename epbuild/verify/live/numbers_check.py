@@ -52,7 +52,9 @@ def compile_unshared(compile_alone: CompileAlone, group: SessionGroup, member: M
     doing = f"compiling {member.name} without sharing, because the sharing group cannot be loaded here"
 
     def write(folder: Path) -> Path:
-        result = compile_alone(group, member, execution, step, doing)
+        staging = folder / "staging"  # a compile needs an empty folder
+        staging.mkdir(parents=True)
+        result = compile_alone(group, member, dataclasses.replace(execution, staging=staging), step, doing)
         for name, digest in result.digests.items():
             execution.store.materialize(digest, folder / name)
         return folder / result.model(member.name).file

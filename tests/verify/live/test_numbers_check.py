@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,15 @@ import pytest
 from msgspec.structs import replace
 from onnx import TensorProto, helper
 
+from epbuild.cache.blobs import BlobStore
 from epbuild.core.errors import BuildError, Problem
+from epbuild.engine.events import NoProgress
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.plan.member import ModelFiles
+from epbuild.toolchain.execution import Execution
 from epbuild.toolchain.process import Ending
 from epbuild.verify.live.inputs import Sample
-from epbuild.verify.live.numbers_check import MemberResult, NumbersCheck, Subject
+from epbuild.verify.live.numbers_check import MemberResult, NumbersCheck, Subject, compile_unshared
 from epbuild.verify.live.source import RunnableSource
 from epbuild.verify.live.verdict import format_losses
 from epbuild.verify.live.worker import RAISED, LoadFailure
@@ -185,3 +190,23 @@ def test_model_is_judged_even_if_its_prepared_source_cannot_run(tmp_path: Path, 
     [result] = check(tmp_path, runs).compare([prepared_subject(tmp_path)])
     assert result.measured is not None
     assert result.measured.losses == {}
+
+
+def test_a_compile_is_repeated_in_an_empty_folder(tmp_path: Path) -> None:
+    store, attempts = BlobStore(tmp_path / "store"), []
+    (tmp_path / "made").write_bytes(b"model")
+    blob = store.put(tmp_path / "made")
+
+    def compile_alone(group: Any, member: Any, execution: Execution, step: str, doing: str) -> Any:
+        (execution.staging / "out").mkdir()
+        attempts.append(execution.log)
+        digest = "0" * 64 if len(attempts) == 1 else blob.digest
+        return SimpleNamespace(digests={"m.onnx": digest}, model=lambda name: SimpleNamespace(file="m.onnx"))
+
+    log, alone = tmp_path / "alone.log", tmp_path / "alone"
+    alone.mkdir()
+    environment: Any = None
+    execution = Execution(environment, alone, log, "log", store, NoProgress(), threading.Event())
+    member: Any = SimpleNamespace(name="m")
+    found = compile_unshared(compile_alone, member, member, execution, "verify:x")
+    assert (found.read_bytes(), attempts) == (b"model", [log, log])
