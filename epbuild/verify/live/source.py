@@ -139,15 +139,18 @@ class Sources:
         prepared = _find_in_cache(model.get("source")) if is_prepared else None
         if member is not None and member.maker is not None and own is None:
             files = _find_in_cache(_get_first_source(model))
-        if files is not None and is_prepared and self._compares_prepared(name, files.graph, document, model):
-            files = prepared
+        step = (member.maker or member.prepared) if member is not None else None
+        if own is None and member is not None and is_prepared and self._compares_prepared(name, files, document, model):
+            files, step = prepared, member.prepared
         graph = own or (files.graph if files is not None else None)
         if graph is None:
-            raise NoSource(self._explain_missing(member, document))
+            raise NoSource(self._explain_missing(member, document, step))
         sizes = member.model.dimensions if member is not None else {}
         return _read_source(graph, files.external if files is not None else {}, sizes, prepared, model.get("source"))
 
-    def _compares_prepared(self, name: str, source: Path, document: Mapping[str, Any] | None, model: Mapping[str, Any]) -> bool:
+    def _compares_prepared(
+        self, name: str, source: ModelFiles | None, document: Mapping[str, Any] | None, model: Mapping[str, Any]
+    ) -> bool:
         """Return whether to compare a model with its prepared source.
 
         The recipe can request this comparison. It is also necessary if the original source has other inputs or outputs.
@@ -156,20 +159,23 @@ class Sources:
         if checked is not None and checked.choice.reference is not None:
             return checked.choice.reference == "prepared"
         compiled_from = find_source_signature(model)
+        if compiled_from is None or source is None:
+            return False
         try:
-            return compiled_from is not None and bool(find_other_values(read_header(source), compiled_from))
+            return bool(find_other_values(read_header(source.graph), compiled_from))
         except (OSError, MalformedModel):  # The error is reported when the source is read for the comparison.
             return False
 
-    def _explain_missing(self, member: Member | None, document: Mapping[str, Any] | None) -> str:
+    def _explain_missing(self, member: Member | None, document: Mapping[str, Any] | None, step: str | None) -> str:
+        """Return why there is no source. `step` makes the model to compare with; it is None if the model is a user's file."""
         if self.recipe is None:
             return "its source model is unknown; specify the recipe with --recipe, or the source model with --source"
         if document is None:
             return "no manifest says which model of the recipe it was compiled from; specify the source model with --source"
         if member is None:
             return f"{self.recipe} does not build the group '{document['group']}' for the target '{document['target']['name']}'"
-        if member.prepared is not None:
-            return f"the result of {member.maker or member.prepared} is not in the store; run `epbuild run` to recreate it"
+        if step is not None:
+            return f"the result of {step} is not in the store; run `epbuild run` to recreate it"
         return "its source model has not been fetched yet; run `epbuild run` to fetch it"
 
 
