@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from onnx import helper
 
 from epbuild.onnxfile.read.decoders import Decoder, ShortMask, find_decoder, find_short_masks
 from epbuild.onnxfile.read.headers import parse_header, read_header
@@ -109,3 +110,16 @@ def test_masks_that_may_fit_are_not_reported(
     tmp_path: Path, inputs: dict[str, tuple[int, list[Any]]], how: str, sizes: dict[str, int]
 ) -> None:
     assert find_short(tmp_path, inputs, how, **sizes) == []
+
+
+@pytest.mark.parametrize("end", ["x0", "x60"], ids=["tree", "cycle"])
+def test_long_or_cyclic_joins_are_followed_once(tmp_path: Path, end: str) -> None:
+    nodes = [helper.make_node("Concat", [f"x{number}", f"x{number}"], [f"x{number + 1}"]) for number in range(60)]
+    nodes += [helper.make_node("Identity", ["x60"], [name]) for name in OUTPUTS]
+    nodes.append(helper.make_node("Identity", [end if end != "x0" else "other"], ["x0"]))
+    path = tmp_path / "decoder.onnx"
+    path.write_bytes(build(INPUTS, OUTPUTS, *nodes))
+    header = read_header(path)
+    sizes = {"batch": 1, "seq": 64, "past": 64, "total": 64}
+    shapes = {name: [sizes.get(size, size) for size in shape] for name, (_, shape) in INPUTS.items()}
+    assert find_short_masks(header, apply_shapes(header, fit_sizes(header, shapes).shapes), path) == []

@@ -104,15 +104,22 @@ def _grows(pairs: Sequence[tuple[str, str]], graph: Path) -> bool:
     """Return whether each output in the pairs of inputs and outputs is a concatenation of the input and other values."""
     makers = {name: node for node in read_graphs(graph)[0].nodes for name in node.outputs if name}
 
-    def is_longer(name: str, given: str, joined: bool) -> bool:
-        if name == given:
-            return joined
-        node = makers.get(name)
-        if node is None or node.operator not in _JOINING:
-            return False
-        return any(is_longer(value, given, joined or node.operator == "Concat") for value in node.inputs)
+    def is_longer(made: str, given: str) -> bool:
+        seen = {(made, False)}  # each value, and whether a Concat is between it and the output
+        unread = [*seen]
+        while unread:
+            name, joined = unread.pop()
+            node = makers.get(name)
+            if name == given and joined:
+                return True
+            if name == given or node is None or node.operator not in _JOINING:
+                continue
+            inputs = {(value, joined or node.operator == "Concat") for value in node.inputs} - seen
+            seen |= inputs
+            unread += inputs
+        return False
 
-    return all(is_longer(made, given, False) for given, made in pairs)
+    return all(is_longer(made, given) for given, made in pairs)
 
 
 def find_decoder(header: ModelHeader) -> Decoder | None:
