@@ -97,7 +97,7 @@ class Session:
     def survey(self) -> Survey:
         """Return the state of every step, why it is out of date, and the orphans. Raises PlanError and StoreError."""
         found = self.surveyor.survey(self.plan, self.toolchains, self.memo)
-        full = tuple(find_disk_problems(found.disk))
+        full = tuple(find_disk_problems(found.disk, self.surveyor.store.root))
         if self.refused is not None:
             if self.shared.results is not None:
                 self.shared.results.warn_of_the_rest()

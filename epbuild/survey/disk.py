@@ -26,6 +26,11 @@ from epbuild.survey.action_status import ActionStatus
 _LARGE_SHARE = 0.1
 _MAX_GROWTH = 4
 """Factor by which results may be larger than their sources."""
+_STORE_HINT = (
+    "Free some space with `epbuild gc`, build fewer steps at once, or set EPBUILD_CACHE_DIR to a folder on another disk."
+)
+_OTHER_HINT = "Free some space there, or build fewer steps at once."
+"""Hint for a file system without the store."""
 
 
 class Folders(Struct, frozen=True):
@@ -57,16 +62,15 @@ def estimate_disk(
     return tuple(item for item in needed if item.size > item.free * _LARGE_SHARE)
 
 
-def find_disk_problems(needed: Sequence[DiskNeeded]) -> Iterator[Problem]:
-    """Yield a warning for each file system that has too little space for a build."""
+def find_disk_problems(needed: Sequence[DiskNeeded], store: Path) -> Iterator[Problem]:
+    """Yield a warning for each file system that has too little space for a build. `store` is the folder of the store."""
     for item in needed:
         if item.size > item.free:
             from rich.filesize import decimal  # few builds need it
 
             place = f"the file system of {item.folder}, but only {decimal(item.free)} are free"
             message = f"the build writes about {decimal(item.size)} to {place}"
-            hint = "Free some space with `epbuild gc`, build fewer steps at once, or set EPBUILD_CACHE_DIR to a folder on another disk."
-            yield Problem("EPB517", message, None, hint)
+            yield Problem("EPB517", message, None, _STORE_HINT if item.folder == str(store) else _OTHER_HINT)
 
 
 def _estimate_writes(

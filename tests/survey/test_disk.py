@@ -79,7 +79,12 @@ def test_too_little_space_is_a_warning_with_advice(workshop: Workshop, monkeypat
     api.run(workshop.request, events)
     assert [event.problem for event in events if isinstance(event, Warned)] == [problem]
     assert [event.free for event in events if isinstance(event, DiskNeeded)] == [100]
-    assert list(find_disk_problems([DiskNeeded("x", 5, 5)])) == []
+    assert list(find_disk_problems([DiskNeeded("x", 5, 5)], Path("x"))) == []
+
+
+def test_cleaning_the_store_is_no_advice_for_another_disk() -> None:
+    [problem] = find_disk_problems([DiskNeeded("out", 5, 4)], Path("cache"))
+    assert problem.hint == "Free some space there, or build fewer steps at once."
 
 
 def set_free_bytes(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
