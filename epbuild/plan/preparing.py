@@ -130,7 +130,8 @@ class Preparation(Struct, frozen=True):
 
     @property
     def step(self) -> PrepareStep:
-        return self.model.commands[self.number if self.model.make is not None else self.number - 1]
+        make = self.model.make if self.is_make else None
+        return self.model.prepare[self.number - 1] if make is None else make
 
     @property
     def script(self) -> Path | None:
