@@ -52,7 +52,9 @@ class BlobStore:
         return self.root / "cas" / "partial"
 
     def put(self, path: Path, *, move: bool = False, count: Count = ignore_count) -> Blob:
-        """Store the content of the file at `path`, and return its blob. The file is read once, unless it is a blob. Raises StoreError.
+        """Store the content of the file at `path`, and return its blob. Raises StoreError.
+
+        Read the file once. A blob of this store is not read again.
 
         If `move` is set, a file on the store's file system is moved instead of copied. No other process may then write to the file. After
         the call, the file may be missing at `path`, even if the call failed. `count` receives the size of each stored piece.

@@ -164,7 +164,7 @@ def execute(arguments: Sequence[str]) -> int:
         text = "error: out of memory. Provide more memory, or check the limits of this process (`ulimit -a`)."
         return _report_failure(_ENVIRONMENT, arguments, text)
     except Exception as error:  # noqa: BLE001 - users see tracebacks only with --debug
-        # Until 3.11, Python wraps what `__set_name__` raises in a RuntimeError.
+        # Before 3.12, Python wraps what `__set_name__` raises in a RuntimeError.
         if isinstance(error.__cause__, KeyboardInterrupt):
             _print("interrupted; finished work is kept")
             return INTERRUPTED

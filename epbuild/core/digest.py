@@ -130,7 +130,7 @@ def hash_file(path: str | Path) -> str:
 
 
 def hash_part(file: BinaryIO, start: int, size: int, count: Count = ignore_count) -> Blob:
-    """Return the digest of up to `size` bytes of an open file, from `start`.
+    """Return the digest and the size of up to `size` bytes of an open file, from `start`.
 
     `count` is called with the size of each piece that was read. Raises OSError.
     """

@@ -89,7 +89,7 @@ class StepOutput(Event, frozen=True):
 
 
 class StepAdvanced(Event, frozen=True):
-    """Copying or hashing a step's files takes longer than a second: `done` of `total` bytes have been processed."""
+    """A step has processed `done` of `total` bytes of its files."""
 
     step: str
     """Id of the step."""

@@ -62,7 +62,7 @@ class GenaiError(ValueError):
 
 
 class Stage(Struct, frozen=True):
-    """Compiled model of a decoder, with the options that its session needs."""
+    """Model of a decoder, with the options that its session needs."""
 
     role: GenaiRole
     name: str

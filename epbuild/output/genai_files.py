@@ -78,8 +78,8 @@ def plan_pipeline_files(
     for group, model in ((item.group, model) for item in made for model in item.compiled.models):
         target = part.target if base is None and group.compiled else None
         stage = _build_stage(genai, model.member, model.source, names[model.member], target, group)
-        # Use the sizes of the compiled models.
-        stages.append(stage if base is not None else replace(stage, shapes={**stage.shapes, **model.output_shapes}))
+        # Compiled models may declare other output sizes than their sources.
+        stages.append(replace(stage, shapes={**stage.shapes, **model.output_shapes}) if base is None else stage)
     order = list(genai.roles)
     stages.sort(key=lambda stage: order.index(stage.name))
     folder = part.folder if base is None else base

@@ -39,7 +39,7 @@ class PackageManifestFile(Struct, frozen=True):
     base_variants: tuple[PackageVariant, ...]
 
     def render(self, files: Sequence[FileEntry], merged: Mapping[str, MergedHeader]) -> JsonFile:
-        compiled = (variant for part in self.parts for variant in _list_compiled(part, part.complete_models(merged)))
+        compiled = (variant for part in self.parts for variant in _list_target_variants(part, part.complete_models(merged)))
         variants = (*compiled, *self.base_variants)
         problems = check_package(files, variants)
         if problems:
@@ -114,7 +114,8 @@ def _plan_all_base_files(emission: Emission, parts: Sequence[PlannedPart], diges
     return list(found.values())
 
 
-def _list_compiled(planned: PlannedPart, models: Sequence[ManifestModel]) -> Iterator[PackageVariant]:
+def _list_target_variants(planned: PlannedPart, models: Sequence[ManifestModel]) -> Iterator[PackageVariant]:
+    """Yield the variants of a part: one for a genai pipeline, or one per model."""
     part, target = planned.part, planned.part.target
     main = target.eps[0]
     sharing = {member.name for made in planned.made if made.group.share for member in made.group.members}

@@ -1,4 +1,4 @@
-"""Nodes on which an EP is known to fail, and that preparations replace.
+"""Nodes that an EP does not support, and that preparations replace.
 
 The preparation `rewrite` replaces patterns of nodes. `dequantize` replaces dynamically quantized nodes.
 """

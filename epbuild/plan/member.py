@@ -55,7 +55,7 @@ class Member(Struct, frozen=True):
     original: ModelFiles | None = None
     """Files of the model before any preparation. None while the files are unknown."""
     beginning: tuple[Path, ...] = ()
-    """User files from which the original model is made. Their size estimates the size of the model, as long as it is unknown."""
+    """User files from which the original model is made. Their size is an estimate while the model's size is unknown."""
 
     def with_files(self, files: ModelFiles) -> Member:
         """Return a copy of the member that is compiled from `files`."""

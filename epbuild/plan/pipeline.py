@@ -14,8 +14,8 @@ from epbuild.recipe.model import GenaiChoice, GenaiRole, GroupSpec, Reference
 def plan_genai(group: GroupSpec, choice: GenaiChoice, directory: Path, problems: list[Problem]) -> Genai | None:
     """Plan the onnxruntime-genai pipeline of a group. If the recipe's settings are invalid, add problems and return None.
 
-    Each member needs a role, and each file must exist. Paths are relative to `directory`. The content of the files is validated
-    when the output is emitted.
+    The order of `roles` in the plan is the order in which the models run. Each member needs a role, and each file must exist. Paths
+    are relative to `directory`. The content of the files is validated when the output is emitted.
     """
     members = list(dict.fromkeys(member.name for member in group.members))
     problems_before = len(problems)

@@ -111,7 +111,7 @@ class _Work:
     gathered: dict[tuple[int, str], list[Part]] = field(default_factory=dict)
     """Parts of each output that combines several groups and targets, by the output's number and path."""
     prepared: dict[str, str | None] = field(default_factory=dict)
-    """Id of each model's last preparation, by model. None if the preparations of the model are invalid."""
+    """Id of each model's last preparation, by model. None if it has no valid preparations."""
     members: dict[tuple[int, GraphOptimization], Member] = field(default_factory=dict)
     """Members before their files are located, by the `id()` of the recipe's member and the target's optimization level.
 

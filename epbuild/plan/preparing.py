@@ -76,7 +76,7 @@ class Preparation(Struct, frozen=True):
     source: ModelFiles | None = None
     """Files of the model that the preparation reads. None while the files are unknown, and for `make`, which reads no model."""
     beginning: tuple[Path, ...] = ()
-    """User files at the beginning of the chain. Their size estimates the size of the model to read, as long as it is unknown."""
+    """User files from which the source is made. Their size is an estimate while the model's size is unknown."""
     inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
     """New shapes of the inputs that the model's `input_shapes` lists. The staged model has these shapes."""
 

@@ -79,7 +79,7 @@ def _find_decoder_problems(
 ) -> list[Problem]:
     """Return a problem for each attention mask of a decoder that is too short for the cached and the new tokens.
 
-    `resolved` is the header of `source` with the sizes that a recipe sets, of which `asked` has those of inputs. `graph` is the file.
+    `resolved` is the header of `source` with the sizes that a recipe sets. `asked` has the sizes of inputs. `graph` is the file.
     `where` is the position of sizes that `asked` does not have.
     """
     try:

@@ -214,7 +214,7 @@ class Part(Struct, frozen=True):
     """POSIX path below the output's root. Empty for the root itself."""
     session_groups: tuple[str, ...]
     models: Mapping[str, str]
-    """Name of each EPContext model, by member. A merged model is listed under its own name."""
+    """Name of each emitted model, by member. A merged model is listed under its own name."""
     binaries: Mapping[str, Mapping[str, str]]
     """Name of each context binary, by member and then by EP. Members that share a binary have the same name."""
     base: Mapping[str, str] = field(default_factory=dict)

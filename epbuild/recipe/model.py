@@ -140,7 +140,7 @@ class PrepareStep(NamedTuple):
 class ModelSpec(Struct, frozen=True):
     """Source model. Its `path` is a path relative to the recipe, `package:<package>/<file>`, or the address of a remote file.
 
-    A model with a `parent`, or one that a command makes, has an empty path. The source of a model with a parent is that of its `origin`.
+    A model with a `parent`, or one that a command makes, has an empty path. A model with a parent has the source of its `origin`.
     """
 
     name: str
@@ -171,7 +171,7 @@ class ModelSpec(Struct, frozen=True):
     make: PrepareStep | None = None
     """Command that writes the model's file, before the first preparation."""
     parent: Reference | None = None
-    """Model whose last preparation the preparations of this model continue."""
+    """Model whose prepared result this model's preparations read."""
     root: ModelSpec | None = None
     """First ancestor of a model with a parent. None if the model has no parent, or if the parent is invalid."""
 

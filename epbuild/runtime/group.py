@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Group(Mapping[str, "InferenceSession"]):
-    """Open sessions of a group, by model name, in the order of the group.
+    """Open sessions of a group, by model name, in the order in which they were opened.
 
     Close the group with `close`, or use it as a context manager. `variant` is the selected variant. Do not keep a session longer
     than its group, because a session closes only when it is no longer referenced.

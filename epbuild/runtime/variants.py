@@ -68,7 +68,7 @@ class Variant:
     several: bool
     """True if the variant has several models, or a model that was merged from several models."""
     models: Mapping[str, Path]
-    """Models by name, in the order of the group."""
+    """Models by name, in the order in which they are opened."""
     compatibility: Mapping[str, tuple[str, ...]]
     """Compatibility strings in the models, by EP. Each EP uses its strings to decide whether the models fit a device."""
     files: tuple[Path, ...] = ()

@@ -70,7 +70,7 @@ class RemoteResults:
         if result is None or not isinstance(found, RemoteRecord):
             return None
         try:
-            with counting(sum(blob.size for blob in found.blobs), "its result") as count:
+            with counting(sum(blob.size for blob in found.blobs), "the result") as count:
                 for blob in found.blobs:
                     self._cache.fetch(blob, self._store, count)
         except NotFetched as error:

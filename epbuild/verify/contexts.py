@@ -194,7 +194,10 @@ def check_sharing(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def list_sharing_sets(artifact: ArtifactFolder, manifest: Manifest) -> list[list[Model]]:
-    """Return the sets of models that share weights. Models with one action key were compiled together."""
+    """Return the sets of models that share weights. Models with one action key were compiled together.
+
+    A single set may have one model, if the other models of the group are not compiled.
+    """
     keys = {listed.file: listed.action_key for listed in manifest.models if listed.compiled}
     sets: dict[str, list[Model]] = {}
     for model in artifact.models:

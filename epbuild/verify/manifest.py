@@ -50,7 +50,7 @@ class ListedModel(Struct, frozen=True):
     """Fallback nodes."""
     compiled: bool = True
     action_key: str = ""
-    """Action key of the session group that compiled the model. Models with equal keys share weights."""
+    """Action key of the session group that compiled the model. If the group shares weights, models with equal keys share them."""
 
 
 class Manifest(Struct, frozen=True):

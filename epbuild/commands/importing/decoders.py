@@ -30,7 +30,7 @@ class _Stages(NamedTuple):
     """Models of a pipeline."""
 
     layers: Mapping[str, Sequence[str]]
-    """Models with the layers, in order, by phase."""
+    """Models that contain layers, in order, by phase."""
     ends: Sequence[str] = ()
     """Embeddings and head, which stay on the CPU. Empty if they are in the models with the layers."""
     sizes: Mapping[str, Mapping[str, str]] = {}

@@ -21,7 +21,7 @@ _KNOWN_MODULES = {
     *("accelerate", "diffusers", "einops", "huggingface_hub", "numpy", "onnx", "onnxruntime", "onnxscript", "optimum", "peft"),
     *("safetensors", "sentencepiece", "timm", "torch", "torchaudio", "torchvision", "transformers"),
 }
-"""Modules whose packages have the same names. The package with the name of another module may be by a stranger."""
+"""Modules that have the same name as their package. For other modules, a package of that name may be unrelated."""
 _OF_TORCH_EXPORTS = ("onnx", "onnxscript")
 """Packages that `torch.onnx.export` imports."""
 

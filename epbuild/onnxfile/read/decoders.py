@@ -151,7 +151,7 @@ def find_decoder(header: ModelHeader) -> Decoder | None:
 def _find_parts(header: ModelHeader) -> tuple[ValueInfo, list[ValueInfo], list[ValueInfo]] | None:
     """Return the tokens of a decoder, and the inputs and the outputs of its cache.
 
-    Return None for other models, and for decoders of an encoder, which have a second cache with another size.
+    Return None for other models, and for decoders with cross-attention, which have a second cache with another size.
     """
     tokens = next((value for value in header.inputs if _TOKENS.search(value.name) and len(value.shape or ()) > 1), None)
     caches = [value for value in header.inputs if _PAST.search(value.name) and len(value.shape or ()) == _CACHE_RANK]

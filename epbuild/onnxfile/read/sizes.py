@@ -64,8 +64,8 @@ class FixedSizes(Struct, frozen=True):
 def fit_sizes(header: ModelHeader, sizes: Mapping[str, Sequence[int]]) -> FixedSizes:
     """Apply `sizes`, which are complete shapes by input name, to a model.
 
-    Return the new shapes, and a conflict for each size that does not fit. Sizes of an input that only another part of a split model has
-    set the symbols that this part also uses.
+    Return the new shapes, and a conflict for each size that does not fit. In a part of a split model, sizes of inputs of other parts
+    also bind the symbols that this part uses.
     """
     if not sizes:  # the usual case, for each model and target
         return FixedSizes({}, {})

@@ -94,7 +94,10 @@ def open_scopes(graph: Any, names: Names, outer: Scope | None) -> Any:
 
 
 class Operand:
-    """Input of a quantized node, as floats: the value before its dynamic quantization, or a constant without its scale."""
+    """Input of a quantized node, as floats: the value before its dynamic quantization, or a constant.
+
+    The zero point is subtracted from a constant, but the scale is not applied.
+    """
 
     def __init__(self, value: str, moved: list[Any], scale: str = "", array: Any = None) -> None:
         self.value = value
@@ -349,7 +352,7 @@ class Scope:
         return True
 
     def keep_attention(self, node: Any) -> bool:
-        """Raise KeepError."""
+        """Keep QAttention, which has no float operator. Raises KeepError."""
         raise KeepError("ONNX has no such operator for floats")
 
     def add_operand(self, operand: Operand, array: Any, nodes: list[Any]) -> str:
@@ -377,7 +380,7 @@ class Scope:
         return self.added[key]
 
     def remove_unused(self, released: set[str]) -> None:
-        """Remove nodes and constants that nobody reads any more. `released` has the values that removed nodes read."""
+        """Remove nodes and constants that are no longer read. `released` has the values that removed nodes read."""
         while True:
             read = {name for node in self.graph.node for name in step.list_read_values(node)} | self.outputs
             nodes = [node for node in self.graph.node if released.isdisjoint(node.output) or not read.isdisjoint(node.output)]

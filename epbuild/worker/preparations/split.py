@@ -61,7 +61,7 @@ def split(request: dict[str, Any]) -> None:
 
 
 class Whole:
-    """Graph of the whole model. Nodes are numbers. `nodes` has neither constants nor nodes that no output needs."""
+    """Graph of the whole model. Nodes are identified by their index. `nodes` has neither constants nor nodes that no output needs."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.graph = model, model.graph
@@ -253,7 +253,10 @@ def find_equal_parts(sums: list[int], counts: list[int], barred: list[int], part
 
 
 def find_layers(whole: Whole, order: list[int], counts: list[int], barred: list[int], layers: list[int]) -> list[int]:
-    """Return the boundaries before layers: before the first node of the layer, where the fewest values cross. Raises Refused."""
+    """Return the boundaries before the given layers. Raises Refused.
+
+    Each is at or before the layer's first node, where the fewest values cross.
+    """
     numbers = [find_layer(whole, index) for index in order]
     known = {number for number in numbers if number is not None}
     if not known:
@@ -450,7 +453,7 @@ def describe_shape(value: Any) -> list[int | str | None] | None:
 
 
 def set_metadata(model: Any, content: dict[str, Any]) -> None:
-    """Write which part this is into the model, and the inputs of the whole model, whose names of sizes the connections use."""
+    """Write the part's number, the number of parts, and the model's inputs into the metadata."""
     replace(model.metadata_props, [entry for entry in model.metadata_props if entry.key != METADATA])
     entry = model.metadata_props.add()
     entry.key, entry.value = METADATA, json.dumps(content)

@@ -91,7 +91,7 @@ def fill(model: Any, request: dict[str, Any]) -> Any:
 
 
 def load_vectors(model: Any, request: dict[str, Any]) -> None:
-    """Load external scalars and vectors, because symbolic inference computes with their values as with sizes."""
+    """Load external scalars and vectors, whose values symbolic inference needs."""
     import onnx
 
     for tensor in model.graph.initializer:
