@@ -33,7 +33,7 @@ os.environ.pop(_BYTECODE, None)
 # Imported modules and collected tests live to the end. Scanning them for garbage takes half of the startup time.
 gc.disable()
 
-# The first import decides. With format checks, which no test needs, it takes seconds in each process.
+warm_start.import_jsonschema()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -31,6 +31,19 @@ def run(folder: Path, *command: str, **environment: str) -> subprocess.Completed
     )
 
 
+def commit_checkout(folder: Path) -> str:
+    """Commit every file of this checkout in a new repository, and return the commit."""
+    listed = run(ROOT, "git", "ls-files", "--cached", "--others", "--exclude-standard").stdout.splitlines()
+    for name in listed:
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    author = ["-c", "user.name=test", "-c", "user.email=test@example.com"]
+    for command in (["init", "--quiet"], ["add", "--all"], [*author, "commit", "--quiet", "-m", "all"]):
+        assert run(folder, "git", *command).returncode == 0
+    return run(folder, "git", "rev-parse", "HEAD").stdout.strip()
+
+
 @pytest.mark.skipif(not (ROOT / ".git").exists() or shutil.which("git") is None, reason="pre-commit clones this checkout")
 def test_a_recipe_with_a_mistake_is_not_committed(tmp_path: Path) -> None:
     repository = tmp_path / "models"
@@ -40,8 +53,13 @@ def test_a_recipe_with_a_mistake_is_not_committed(tmp_path: Path) -> None:
     (repository / "other.yaml").write_text("no recipe at all", encoding="utf-8")
     for command in (["init", "--quiet"], ["add", "--all"]):
         assert run(repository, "git", *command).returncode == 0
-    hook = [sys.executable, "-m", "pre_commit", "try-repo", str(ROOT), "epbuild-validate", "--files"]
-    own = {"PRE_COMMIT_HOME": str(tmp_path / "hooks"), "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    hooks = tmp_path / "hooks"
+    revision = commit_checkout(hooks)
+    (repository / ".pre-commit-config.yaml").write_text(
+        f"repos: [{{repo: '{hooks}', rev: {revision}, hooks: [{{id: epbuild-validate}}]}}]\n", encoding="utf-8"
+    )
+    hook = [sys.executable, "-m", "pre_commit", "run", "--files"]
+    own = {"PRE_COMMIT_HOME": str(tmp_path / "installed"), "PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PIP_NO_COMPILE": "1"}
     done = run(repository, *hook, "epbuild.yaml", "other.yaml", "wrong.epbuild.yaml", **own)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "epbuild.yaml is valid" in done.stdout

@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -29,6 +31,8 @@ from tests.support.recipe_edits import Document, edits_of
 pytestmark = pytest.mark.slow
 
 SETTLED_SECONDS = 2.1  # like the cache of digests, a memo does not trust the stat of a younger file
+SETTLED_AT_ONCE = 32
+"""Number of checkouts that are created before one wait."""
 EVERY = 8
 """Interval of the single-field cases that run without `-m exhaustive`."""
 
@@ -213,11 +217,30 @@ def known() -> dict[str, Answers]:
     return {}
 
 
+@pytest.fixture(scope="module")
+def settled_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return folders with the files of a checkout, which are old enough for a memo to trust their stat."""
+
+    def folders() -> Iterator[Path]:
+        root = tmp_path_factory.mktemp("settled")
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            first = checkout_at(root / "first", monkeypatch).folder
+        while True:
+            batch = [Path(shutil.copytree(first, Path(tempfile.mkdtemp(dir=root)) / "copy")) for _ in range(SETTLED_AT_ONCE)]
+            time.sleep(SETTLED_SECONDS)
+            yield from batch
+
+    return folders()
+
+
 @pytest.fixture
-def incremental(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: dict[str, Answers]) -> Incremental:
+def incremental(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: dict[str, Answers], settled_folders: Iterator[Path]
+) -> Incremental:
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     checkout = checkout_at(tmp_path / "edited" / "checkout", monkeypatch)
-    time.sleep(SETTLED_SECONDS)
+    shutil.rmtree(checkout.folder)
+    next(settled_folders).rename(checkout.folder)  # which keeps the stat of each file
     return Incremental(checkout, tmp_path, monkeypatch, known)
 
 
