@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from check_jsonschema import main
+from click.testing import CliRunner
 
 from epbuild.remote.keys import SigningKey
 from tests.e2e.workflow_runs import ROOT, Ci, Ran
 from tests.support.cache_server import serving_cache
-from tests.support.projects import Project, copy_of_quickstart
+from tests.support.projects import Project, built_once, copy_of_quickstart
 
 pytestmark = pytest.mark.gate
 
@@ -31,6 +32,32 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Project:
     done = project.epbuild("lock")
     assert done.returncode == 0, done.stderr
     return project
+
+
+@pytest.fixture(scope="module")
+def programs(shared_folder: Path) -> str:
+    """Return the folder of the epbuild that the action installs from this checkout. It is installed once in a test run."""
+    folder = shared_folder / "action"
+
+    def install(folder: Path) -> None:
+        assert succeeded([set_up(folder, "uv", "{command: setup}")])
+
+    built_once(folder, install)
+    return (folder / "job1" / "temp" / "epbuild" / "bin").as_posix()
+
+
+def set_up(folder: Path, installer: str, inputs: str) -> Ran:
+    """Run the action with these inputs on a machine that has Python and one installer."""
+    (folder / "checkout").mkdir()
+    (folder / "programs").mkdir()
+    for name in ("python", installer):
+        program = folder / "programs" / name
+        program.write_text(f'#!/bin/sh\nexec "{Path(sys.executable).with_name(name)}" "$@"\n', encoding="utf-8")
+        program.chmod(0o755)
+    workflow = folder / "w.yml"
+    workflow.write_text(f"jobs: {{x: {{steps: [{{uses: epbuild/epbuild@COMMIT, with: {inputs}}}]}}}}", encoding="utf-8")
+    [run] = Ci(folder / "checkout", folder, {"PATH": f"{folder / 'programs'}:/usr/bin:/bin"}).github(workflow)["x"]
+    return run
 
 
 def checkout(locked: Project, folder: Path, remote: str) -> Project:
@@ -61,10 +88,10 @@ def installed(line: str) -> str:
     return own.get(line, ":" if "pip install" in line else line)
 
 
-def test_github_plans_compiles_in_a_matrix_and_publishes_the_results(locked: Project, tmp_path: Path) -> None:
+def test_github_plans_compiles_in_a_matrix_and_publishes_the_results(locked: Project, programs: str, tmp_path: Path) -> None:
     remote = tmp_path / "remote"
     project = checkout(locked, tmp_path / "checkout", str(remote))
-    ci = Ci(project.folder, tmp_path, {"SIGNING_KEY_OF_TEST": OURS.text}, bare=frozenset({"plan", "publish"}))
+    ci = Ci(project.folder, tmp_path, {"SIGNING_KEY_OF_TEST": OURS.text}, bare=frozenset({"plan", "publish"}), programs=programs)
 
     first = ci.github(GITHUB, ref_protected=True)
     assert succeeded(run for runs in first.values() for run in runs)
@@ -104,10 +131,10 @@ def test_github_plans_compiles_in_a_matrix_and_publishes_the_results(locked: Pro
     assert stored(remote) == before, "a pull request writes nothing"
 
 
-def test_a_small_repository_keeps_its_store_in_githubs_own_cache(locked: Project, tmp_path: Path) -> None:
+def test_a_small_repository_keeps_its_store_in_githubs_own_cache(locked: Project, programs: str, tmp_path: Path) -> None:
     project = copy_of_quickstart(tmp_path / "checkout", tmp_path / "unused")
     (project.folder / "epbuild.lock").write_bytes((locked.folder / "epbuild.lock").read_bytes())
-    ci = Ci(project.folder, tmp_path, {})
+    ci = Ci(project.folder, tmp_path, {}, programs=programs)
     [first] = ci.github(SMALL, ref="refs/heads/main")["build"]
     assert succeeded([first])
     assert BUILT in first.log
@@ -158,38 +185,22 @@ def test_gitlab_compiles_missing_results_in_a_generated_pipeline(locked: Project
 
 @pytest.mark.parametrize("installer", ["uv", "pip"])
 def test_the_action_installs_with_any_available_installer(installer: str, tmp_path: Path) -> None:
-    (tmp_path / "checkout").mkdir()
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for name in ("python", installer):
-        program = Path(sys.executable).with_name(name)
-        (programs / name).write_text(f'#!/bin/sh\nexec "{program}" "$@"\n', encoding="utf-8")
-        (programs / name).chmod(0o755)
-    workflow = tmp_path / "w.yml"
-    workflow.write_text(
-        "jobs: {x: {steps: [{uses: epbuild/epbuild@COMMIT, with: {command: setup, package: filelock}}]}}", encoding="utf-8"
-    )
-    [run] = Ci(tmp_path / "checkout", tmp_path, {"PATH": f"{programs}:/usr/bin:/bin"}).github(workflow)["x"]
+    run = set_up(tmp_path, installer, "{command: setup, package: filelock}")
     assert succeeded([run])
     assert list((run.folder / "temp" / "epbuild" / "lib").rglob("filelock/__init__.py"))
 
 
-def test_the_action_builds_without_a_lock_and_suggests_a_lock(tmp_path: Path) -> None:
+def test_the_action_builds_without_a_lock_and_suggests_a_lock(programs: str, tmp_path: Path) -> None:
     project = copy_of_quickstart(tmp_path / "checkout", tmp_path / "unused")
     workflow = tmp_path / "w.yml"
     workflow.write_text("jobs: {x: {steps: [{uses: epbuild/epbuild@COMMIT, with: {command: plan}}]}}", encoding="utf-8")
-    [run] = Ci(project.folder, tmp_path, {}).github(workflow)["x"]
+    [run] = Ci(project.folder, tmp_path, {}, programs=programs).github(workflow)["x"]
     assert succeeded([run])
     assert "::notice::epbuild.yaml has no lock: run `epbuild lock` and commit its file" in run.log
 
 
 def test_the_action_refuses_an_unknown_command(tmp_path: Path) -> None:
-    (tmp_path / "checkout").mkdir()
-    workflow = tmp_path / "w.yml"
-    workflow.write_text(
-        "jobs: {x: {steps: [{uses: epbuild/epbuild@COMMIT, with: {command: lock, package: filelock}}]}}", encoding="utf-8"
-    )
-    [run] = Ci(tmp_path / "checkout", tmp_path, {}).github(workflow)["x"]
+    run = set_up(tmp_path, "uv", "{command: lock, package: filelock}")
     assert run.result == "failure"
     assert "::error::the input 'command' is run, plan or setup, and not 'lock'" in run.log
 
@@ -208,6 +219,5 @@ def test_workflow_files_match_their_schemas(schema: str, files: list[Path]) -> N
 
 
 def check(schema: str, files: list[Path]) -> None:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *map(str, files)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout
+    done = CliRunner().invoke(main, ["--builtin-schema", f"vendor.{schema}", *map(str, files)])
+    assert done.exit_code == 0, done.output

@@ -56,9 +56,9 @@ class Ci:
     """The jobs that begin without the toolchains of this machine."""
     kept: dict[str, Path] = field(default_factory=dict)
     """Entries of actions/cache by key, the oldest first."""
+    programs: str = ""
+    """Folder of an installed epbuild, as an installation takes long. If it is empty, the first job installs epbuild."""
     _jobs: int = 0
-    _programs: str = ""
-    """Installation of epbuild by the first job. The other jobs reuse it, as an installation takes long."""
 
     def start(self, job: str) -> tuple[Path, dict[str, str]]:
         """Create a checkout and an environment for a job, with an own store and the toolchains of this machine or none."""
@@ -116,8 +116,8 @@ class Ci:
         given = {name: value(text, known) for name, text in step.get("with", {}).items()}
         outputs: dict[str, str] = {}
         uses = step.get("uses", "").partition("@")[0]
-        if step.get("name") == "Set epbuild up" and self._programs:
-            environment["PATH"] = f"{self._programs}{os.pathsep}{environment['PATH']}"
+        if step.get("name") == "Set epbuild up" and self.programs:
+            environment["PATH"] = f"{self.programs}{os.pathsep}{environment['PATH']}"
         elif "run" in step:
             assert step.get("shell", "bash") == "bash"
             own = {name: str(value(text, known)) for name, text in step.get("env", {}).items()}
@@ -165,7 +165,7 @@ class Ci:
         run.summary += text["GITHUB_STEP_SUMMARY"]
         for line in text["GITHUB_PATH"].splitlines():
             environment["PATH"] = f"{line}{os.pathsep}{environment['PATH']}"
-            self._programs = line
+            self.programs = line
         return dict(line.split("=", 1) for line in text["GITHUB_OUTPUT"].splitlines())
 
     # -- GitLab CI -------------------------------------------------------------------------------------------------------
