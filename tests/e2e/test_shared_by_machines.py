@@ -24,7 +24,8 @@ from tests.support.remote_caches import DirectoryPlace, Place, ServerPlace
 pytestmark = pytest.mark.gate
 
 OURS = SigningKey.generate()
-MANY = 30
+GROUPS, MANY_GROUPS = 8, 30
+"""Number of groups of concurrent machines, without and with `-m exhaustive`."""
 EXAMPLES = 8 if settings().max_examples < 100 else 200
 Machine = Callable[[str], Project]
 
@@ -54,8 +55,8 @@ def machine(folder: Path, place: Place) -> Project:
     return project
 
 
-def with_many_groups(project: Project) -> Project:
-    names = [f"model{number}" for number in range(MANY)]
+def with_groups(project: Project, count: int) -> Project:
+    names = [f"model{number}" for number in range(count)]
     for number, name in enumerate(names):
         write_model(project.folder / f"{name}.onnx", number, width=16)
     text = project.recipe.read_text(encoding="utf-8")
@@ -74,17 +75,18 @@ def built(text: str) -> set[str]:
     return {event["step"] for event in events if event["event"] == "step_finished" and event["outcome"] == "built"}
 
 
-def test_two_concurrent_machines_run_each_action_once_or_simultaneously(place: Place, tmp_path: Path) -> None:
-    one, other = (with_many_groups(machine(tmp_path / name, place)) for name in ("one", "other"))
+def test_two_concurrent_machines_run_each_action_once_or_simultaneously(place: Place, tmp_path: Path, exhaustive: bool) -> None:
+    many = MANY_GROUPS if exhaustive else GROUPS
+    one, other = (with_groups(machine(tmp_path / name, place), many) for name in ("one", "other"))
     running = [start(project, "run", "--remote-cache", "write", "--json", "-j", "2") for project in (one, other)]
     ended = [process.communicate(timeout=600) for process in running]
     for process, (text, errors) in zip(running, ended, strict=True):
         unfinished = [line for line in text.splitlines() if '"outcome": "failed"' in line or '"code"' in line]
         assert (process.returncode, errors) == (0, ""), "\n".join(unfinished)
     counts = Counter(step for text, _ in ended for step in built(text))
-    assert (len(counts), len(place.names("ac"))) == (MANY, MANY)
+    assert (len(counts), len(place.names("ac"))) == (many, many)
     assert one.files() == other.files() != {}
-    last = with_many_groups(machine(tmp_path / "last", place))
+    last = with_groups(machine(tmp_path / "last", place), many)
     done = last.epbuild("run", "--json", "-j", "2")
     assert (done.returncode, built(done.stdout)) == (0, set())
     assert last.files() == one.files()
