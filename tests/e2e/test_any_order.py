@@ -50,7 +50,7 @@ pytestmark = [
 
 STEPS = 20
 """Number of steps in one project."""
-PROJECTS_PER_SEED = 2
+PROJECTS_PER_SEED = 1
 MAX_REFERENCES = 50
 """Number of builds from scratch to keep for comparison."""
 MAX_GROWTH = 1.5
