@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gate
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running_cluster(tmp_path_factory.mktemp("cluster"), workers=1) as running:
+    with running_cluster(tmp_path_factory.mktemp("cluster"), workers=1, probes_all=True) as running:
         yield running
 
 

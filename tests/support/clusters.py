@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ RECOMMENDED = {
     "DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES": "[]",
 }
 """Scheduler settings that docs/guides/cluster.md recommends."""
+_PROBES = tempfile.TemporaryDirectory(prefix="epbuild-probes-")
 PATIENCE = 90
 """Seconds after which a wait fails its test."""
 
@@ -77,6 +79,8 @@ class Cluster:
     """Environment variables of the scheduler."""
     place: str = ""
     """The address of the remote cache. If empty, its directory is used."""
+    probes_all: bool = False
+    """Whether workers probe all EPs, which takes seconds. If not, they offer QNN and preparations, and share results of probes."""
     scheduler: GuardedProcess | None = None
     port: int = 0
     workers: list[Worker] = field(default_factory=list)
@@ -125,6 +129,10 @@ class Cluster:
         log = self.folder / f"worker-{number}.log"
         scheme = "tls" if self.certificates is not None else "tcp"
         command = [sys.executable, *program, "worker", f"{scheme}://127.0.0.1:{self.port}", "--slots", "1", *options]
+        if not self.probes_all:
+            command += [] if "--only" in options else ["--only", "QNNExecutionProvider", "--only", "prepare"]
+            (self.folder / f"cache-{number}").mkdir()
+            (self.folder / f"cache-{number}" / "probes").symlink_to(_PROBES.name)
         if self.certificates is not None:
             command += ["--tls", str(self.certificates / "worker")]
         variables = {
