@@ -84,8 +84,10 @@ def _leaves_gate(config: pytest.Config) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests of real EPs as slow. Deselect exhaustive tests, and those of the gate in a full run, unless requested.
 
-    If exhaustive tests are requested, also mark the tests that otherwise run a sample.
+    If exhaustive tests are requested, also mark the tests that otherwise run a sample. Tests that wait begin first, because
+    other tests compute in the meantime.
     """
+    items.sort(key=lambda item: item.get_closest_marker("waits") is None)
     unwanted = set() if _exhaustive(config) else {"exhaustive", "gate"} if _leaves_gate(config) else {"exhaustive"}
     left_out = [item for item in items if any(item.get_closest_marker(name) for name in unwanted)]
     for item in items:

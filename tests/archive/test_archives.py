@@ -27,6 +27,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from epbuild.archive import formats as archives
+from epbuild.archive import zip as zipped
 from epbuild.archive.artifact import Artifact, Copy
 from epbuild.archive.formats import ByteSink, find_compressor, read_listed
 from epbuild.archive.tar import write_tar
@@ -284,8 +285,7 @@ def test_zip_archive_of_more_than_four_gibibytes_is_complete(form: Form, tmp_pat
     sizes = {"a": size, "b": 9 * MIB, "c": 5}
     contents = [Artifact(name, "asset", size, "") for name, size in sizes.items()]
     with Sparse(tmp_path / "large.zip", "x") as file:
-        made = write_archive(form, contents, pour_zeros, file)
-    assert (tmp_path / "large.zip").stat().st_size == made.size
+        zipped.write(contents, pour_zeros, file.write, None if form == "zip" else 6, None)  # without a digest, which takes longer
     with zipfile.ZipFile(tmp_path / "large.zip") as archive:
         assert {entry.filename: entry.file_size for entry in archive.infolist()} == sizes
         assert [archive.read(name) == bytes(sizes[name]) for name in "bc"] == [True, True]

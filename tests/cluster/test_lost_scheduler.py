@@ -19,7 +19,7 @@ from epbuild.engine.events import EventList
 from tests.support.clusters import Cluster
 from tests.support.quick_builds import wait_until
 
-pytestmark = pytest.mark.gate
+pytestmark = [pytest.mark.gate, pytest.mark.waits]
 
 
 @pytest.fixture

@@ -169,6 +169,11 @@ def test_a_client_without_toolchains_identifies_them_through_a_worker(cluster: C
     assert not (tmp_path / "none").exists()
 
 
+def records(cluster: Cluster) -> set[Path]:
+    """Return the records of results in the remote cache."""
+    return set((cluster.remote / "ac").glob("*"))
+
+
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Cluster]:
     """Return a cluster that the test may break."""
@@ -189,27 +194,29 @@ def test_another_worker_replaces_a_worker_that_dies_while_compiling(own: Cluster
     wait_until(lambda: not compilers(own), PATIENCE, "its compiler to end")
 
 
-def test_running_actions_of_a_killed_client_are_finished_and_published(own: Cluster, tmp_path: Path) -> None:
-    project = slow_project(tmp_path, own, "client")
-    process = start(project, "run", "--json", *on(own))
-    wait_until(lambda: compilers(own), PATIENCE, "a compile")
+def test_running_actions_of_a_killed_client_are_finished_and_published(cluster: Cluster, tmp_path: Path) -> None:
+    project = slow_project(tmp_path, cluster, "client")
+    before = records(cluster)
+    process = start(project, "run", "--json", *on(cluster))
+    wait_until(lambda: compilers(cluster), PATIENCE, "a compile")
     process.kill()
     process.communicate()
-    records = own.remote / "ac"
-    wait_until(lambda: records.exists() and any(records.iterdir()), PATIENCE, "a result to be published")
+    wait_until(lambda: records(cluster) - before, PATIENCE, "a result to be published")
+    wait_until(lambda: not compilers(cluster), PATIENCE, "the other compile to end")
 
 
-def test_ctrl_c_stops_actions_on_the_cluster(own: Cluster, tmp_path: Path) -> None:
-    project = slow_project(tmp_path, own, "interrupt")
-    process = start(project, "run", *on(own))
-    wait_until(lambda: compilers(own), PATIENCE, "a compile")
+def test_ctrl_c_stops_actions_on_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    project = slow_project(tmp_path, cluster, "interrupt")
+    before = records(cluster)
+    process = start(project, "run", *on(cluster))
+    wait_until(lambda: compilers(cluster), PATIENCE, "a compile")
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in errors, errors
-    wait_until(lambda: not compilers(own), PATIENCE, "the compile to end")
+    wait_until(lambda: not compilers(cluster), PATIENCE, "the compile to end")
     time.sleep(1)
-    assert not any((own.remote / "ac").glob("*"))
+    assert records(cluster) == before
 
 
 def test_a_lost_scheduler_ends_the_build_and_the_next_build_restores(own: Cluster, tmp_path: Path) -> None:

@@ -17,7 +17,11 @@ from tests.support.clusters import PATIENCE, Cluster, compilers, on, outcomes, q
 from tests.support.projects import Project, compiled, toolchain_python
 from tests.support.quick_builds import COMPILES, start, wait_until
 
-pytestmark = [pytest.mark.gate, pytest.mark.skipif(sys.platform != "linux", reason="processes and limits as Linux has them")]
+pytestmark = [
+    pytest.mark.gate,
+    pytest.mark.waits,
+    pytest.mark.skipif(sys.platform != "linux", reason="processes and limits as Linux has them"),
+]
 
 DASKS_OWN: dict[str, str] = {}
 """The settings of a scheduler that is not configured for epbuild."""

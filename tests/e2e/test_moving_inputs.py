@@ -117,8 +117,8 @@ def write_and_put_back_with_its_time(file: Path) -> None:
     ("name", "change"),
     [
         ("libQnnHtp.so", swap_and_put_back),
-        ("libQnnHtp.so", write_and_put_back_with_its_time),
-        ("onnxruntime/__init__.py", swap_and_put_back),
+        pytest.param("libQnnHtp.so", write_and_put_back_with_its_time, marks=pytest.mark.exhaustive),
+        pytest.param("onnxruntime/__init__.py", swap_and_put_back, marks=pytest.mark.exhaustive),
         ("onnxruntime/__init__.py", write_and_put_back_with_its_time),
         # The worker has staged the model itself, so a replacement does not affect it.
         ("left.onnx", write_and_put_back),

@@ -195,12 +195,16 @@ def slow_project(folder: Path, cluster: Cluster, mark: str, name: str = "project
 def compilers(cluster: Cluster) -> set[int]:
     """Return the processes that compile for a cluster of this machine, without the probes of its workers."""
     found = set()
+    inside = f"{cluster.folder}{os.sep}"
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            words, folder = (place / "cmdline").read_bytes().split(b"\0"), (place / "cwd").readlink()
+            folder = str((place / "cwd").readlink())
+            if (
+                folder.startswith(inside)
+                and f"{os.sep}probe-" not in folder
+                and b"compile.py\0" in (place / "cmdline").read_bytes()
+            ):
+                found.add(int(place.name))
         except OSError:
             continue
-        is_probe = any(part.startswith("probe-") for part in folder.parts)
-        if not is_probe and folder.is_relative_to(cluster.folder) and any(word.endswith(b"compile.py") for word in words):
-            found.add(int(place.name))
     return found
