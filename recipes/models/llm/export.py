@@ -275,7 +275,7 @@ def write_samples(size: Size, folder: Path) -> None:
         for layer in range(size.layers):
             for kind in ("key", "value"):
                 arrays[f"past_key_values.{layer}.{kind}"] = draw(words, math.prod(shape), CACHED_DEVIATION).reshape(shape)
-        np.savez_compressed(folder / f"{number}.npz", **arrays)
+        np.savez(folder / f"{number}.npz", **arrays)
 
 
 def main() -> None:
