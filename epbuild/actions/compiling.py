@@ -6,7 +6,7 @@ import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -30,6 +30,8 @@ from epbuild.verify.expectations import find_unmeasured, find_unmet_expectations
 if TYPE_CHECKING:
     from epbuild.toolchain.execution import Execution, ExecutionFactory
 
+_G = TypeVar("_G", bound=SessionGroup)
+
 
 class Compile(ActionType[SessionGroup, CompileResult]):
     """Action type that compiles the models of a session group in one process. The models may share weights."""
@@ -40,20 +42,10 @@ class Compile(ActionType[SessionGroup, CompileResult]):
     result = CompileResult
 
     def unknown_inputs(self, action: SessionGroup) -> Sequence[str]:
-        return [
-            f"the model '{member.name}' has not been fetched yet"
-            for member in action.members
-            if not member.has_files and member.prepared is None
-        ]
+        return list_unfetched(action)
 
     def resolve_inputs(self, action: SessionGroup, needed: Sequence[Made], store: BlobStore) -> SessionGroup:
-        """Return the group with the paths of its prepared members in the store."""
-        files = {made.action.id: list_prepared_files(made, store) for made in needed}
-        members = (
-            _add_shapes(member.with_files(files[member.prepared])) if member.prepared in files else member
-            for member in action.members
-        )
-        return replace(action, members=tuple(members))
+        return add_prepared_files(action, needed, store)
 
     def key_document(self, action: SessionGroup, inputs: KeyInputs) -> dict[str, Any]:
         return compile_document(action, inputs.digests, inputs.toolchain)
@@ -62,23 +54,16 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         return toolchain.identity(*action.identity_parts)
 
     def check(self, action: SessionGroup) -> None:
-        reason = find_obstacle(action.target, sys.platform) if action.compiled else None
+        reason = find_obstacle(action.target, sys.platform)
         if reason is not None:
             raise EnvironmentFailure(
                 Problem("EPB416", reason, StepId(action.id), "Compile on another machine that supports the target.")
             )
-        # The planner has checked members without a preparation.
-        headers = {member.name: read_header(member.graph) for member in action.members if member.prepared is not None}
-        problems = find_source_problems(action, headers)
-        if problems:
-            raise PlanError(*problems)
+        check_prepared_models(action)
 
     def run(self, action: SessionGroup, document: Mapping[str, Any], execution: Execution) -> CompileResult:
-        from epbuild.compile.copying import copy_model
         from epbuild.compile.executor import execute
 
-        if not action.compiled:
-            return copy_model(action, execution)
         return execute(action, document, execution)
 
     def finish(self, action: SessionGroup, result: CompileResult, work: ExecutionFactory) -> Iterator[CompileResult]:
@@ -92,15 +77,12 @@ class Compile(ActionType[SessionGroup, CompileResult]):
             yield result
 
     def rebuild(self, action: SessionGroup, document: Mapping[str, Any], execution: Execution) -> Mapping[str, Path]:
-        from epbuild.compile.copying import stage_copy
         from epbuild.compile.executor import rebuild
 
-        if not action.compiled:
-            return stage_copy(action, execution)
         return rebuild(action, document, execution)
 
     def unmet_expectations(self, action: SessionGroup, result: CompileResult) -> Sequence[Problem]:
-        return find_unmet_expectations(action, result) if action.compiled else ()
+        return find_unmet_expectations(action, result)
 
     def missing_parts(self, action: SessionGroup, result: CompileResult) -> Sequence[str]:
         return [
@@ -112,8 +94,6 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         return action.target.known_differences
 
     def known_to_differ(self, action: SessionGroup) -> str | None:
-        if not action.compiled:
-            return None
         return action.target.known_to_differ(allow_nondeterminism=action.allow_nondeterminism)
 
     def accepts_other_bytes(self, action: SessionGroup) -> bool:
@@ -123,9 +103,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         return action.min_shared_ratio is not None
 
     def size(self, action: SessionGroup) -> int:
-        """Return the total bytes of the models to compile. For models that are not prepared yet, use the size of the user's files."""
-        beginnings = (path for member in action.members if not member.has_files for path in member.beginning)
-        return sum(path.stat().st_size for path in {*action.files, *beginnings})
+        return measure_models(action)
 
     def memory(self, action: SessionGroup, measured: int | None) -> int:
         return action.memory or super().memory(action, measured)
@@ -136,6 +114,38 @@ class Compile(ActionType[SessionGroup, CompileResult]):
             note, size = _describe_end(action, result, member.name if member else None)
             seconds = took.get(member.name) if member else None
             yield StepEnd(step, 0.0 if seconds is None and step != action.id else seconds, note, size)
+
+
+def list_unfetched(group: SessionGroup) -> list[str]:
+    """Return a reason for each model of a group that has not been fetched."""
+    return [
+        f"the model '{member.name}' has not been fetched yet"
+        for member in group.members
+        if not member.has_files and member.prepared is None
+    ]
+
+
+def add_prepared_files(group: _G, needed: Sequence[Made], store: BlobStore) -> _G:
+    """Return a group with the paths of its prepared members in the store."""
+    files = {made.action.id: list_prepared_files(made, store) for made in needed}
+    members = (
+        _add_shapes(member.with_files(files[member.prepared])) if member.prepared in files else member for member in group.members
+    )
+    return replace(group, members=tuple(members))
+
+
+def check_prepared_models(group: SessionGroup) -> None:
+    """Raise PlanError if the prepared models of a group have problems. The planner has checked all other models."""
+    headers = {member.name: read_header(member.graph) for member in group.members if member.prepared is not None}
+    problems = find_source_problems(group, headers)
+    if problems:
+        raise PlanError(*problems)
+
+
+def measure_models(group: SessionGroup) -> int:
+    """Return the total bytes of a group's models. For models that are not prepared yet, use the size of the user's files."""
+    beginnings = (path for member in group.members if not member.has_files for path in member.beginning)
+    return sum(path.stat().st_size for path in {*group.files, *beginnings})
 
 
 def _add_shapes(member: Member) -> Member:
@@ -160,8 +170,6 @@ def _describe_end(group: SessionGroup, result: CompileResult, member: str | None
         if (shared := result.shared_initializers) is not None:
             note += f", weights shared in ONNX: {shared.stored_bytes:,} bytes instead of {shared.total_bytes:,}"
         return note, size
-    if not group.compiled:
-        return "not compiled", result.size(models[0].files)
     nodes, others = len(models[0].nodes), models[0].fallback_nodes
     return (
         "" if (nodes, others) == (1, 0) else f"{format_count(nodes, 'EPContext node')}, {format_count(others, 'fallback node')}"

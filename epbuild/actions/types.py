@@ -9,16 +9,18 @@ from msgspec import ValidationError
 
 from epbuild.actions.action_type import ActionType
 from epbuild.actions.compiling import Compile
+from epbuild.actions.copying import Copy
 from epbuild.actions.preparing import Prepare
 from epbuild.actions.verifying import Verify
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import ActionResult
-from epbuild.plan.steps import Action, SessionGroup
+from epbuild.plan.steps import Action, CopiedModel, SessionGroup
 from epbuild.plan.verification import Verification
 
 ACTION_TYPES: Mapping[type, ActionType[Any, Any]] = {
     Preparation: Prepare(),
     SessionGroup: Compile(),
+    CopiedModel: Copy(),
     Verification: Verify(),
 }
 """Action types by class of action.

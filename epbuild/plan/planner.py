@@ -34,7 +34,7 @@ from epbuild.plan.sessions import Session, find_sharing_set_problems, list_sessi
 from epbuild.plan.shapes import find_model_size_problems, fit_inputs
 from epbuild.plan.source_problems import find_data_name_problems, find_source_problems, find_source_warnings
 from epbuild.plan.sources import Locate, SourceModel, find_source
-from epbuild.plan.steps import Action, Emission, Genai, Merging, Part, Plan, SessionGroup, Step
+from epbuild.plan.steps import Action, CopiedModel, Emission, Genai, Merging, Part, Plan, SessionGroup, Step
 from epbuild.plan.target import PlannedTarget
 from epbuild.plan.toolchain_problems import find_toolchain_problems
 from epbuild.plan.verification import Verification, plan_verification, with_inputs
@@ -180,10 +180,11 @@ class _Work:
         self.check_group(group)
         merging = plan_merging(group, group.merge, self.problems) if group.merge is not None else None
         genai = plan_genai(group, group.genai, self.recipe.directory, self.problems) if group.genai is not None else None
+        sessions = list_sessions(group)
         for reference in group.targets:
             target = self.targets.get(reference.name)
             if target is not None and (merging is not None or group.merge is None):
-                self._add_steps(group, target, merging, genai)
+                self._add_steps(group, target, sessions, merging, genai)
 
     def _check_members(self, group: GroupSpec) -> None:
         if group.share_initializers and len(group.members) == 1:
@@ -217,12 +218,19 @@ class _Work:
                 message = f"the models of '{group.name}' would write their external initializers to the same file, '{external}'"
                 self.problems.append(Problem("EPB222", message, group.where, "Put ${model} into the file name."))
 
-    def _add_steps(self, group: GroupSpec, target: PlannedTarget, merging: Merging | None, genai: Genai | None) -> None:
+    def _add_steps(
+        self,
+        group: GroupSpec,
+        target: PlannedTarget,
+        sessions: Sequence[Session],
+        merging: Merging | None,
+        genai: Genai | None,
+    ) -> None:
         place = f"{group.name}/{target.name}"
         members = list({member.name: member for member in group.members}.values())
         needs = {member.name: self._add_preparations(self.recipe.models[member.model.name]) for member in members}
-        sessions = [self._add_session(group, target, session, needs) for session in list_sessions(group)]
-        verification = self._add_verification(sessions, members)
+        groups = [self._add_session(group, target, session, needs) for session in sessions]
+        verification = self._add_verification(groups, members)
         for index, output in enumerate(self.recipe.outputs):
             if not output.is_for(group.name, target.name):
                 continue
@@ -231,7 +239,7 @@ class _Work:
                 replace(merging, step=f"merge:{place}" + (f"/{index + 1}" if index else "")) if merging is not None else None
             )
             path = resolve_output_path(output, group, target, self.problems)
-            part = plan_part(output, group, target, sessions, own_merging, genai, self.problems)
+            part = plan_part(output, group, target, groups, own_merging, genai, self.problems)
             if not path or part is None:
                 continue
             if verification is not None:
@@ -315,7 +323,8 @@ class _Work:
         self.steps += [Step(step, kind, needed, ident) for step, needed in steps.items()]
         if session.share:
             self.steps.append(Step(ident, "share", tuple(steps), ident))
-        self.groups[ident] = found = SessionGroup(
+        kind_of_group = SessionGroup if session.compiled else CopiedModel
+        self.groups[ident] = found = kind_of_group(
             id=ident,
             group=group.name,
             target=target,
@@ -328,7 +337,6 @@ class _Work:
             initializer_threshold=group.share_initializers.threshold if group.share_initializers else None,
             custom_ops=self.custom_ops[target.toolchain.name],
             may_fail=target.name in group.allow_failure,
-            compiled=session.compiled,
             set_name=session.set_name,
         )
         return found

@@ -32,10 +32,11 @@ def list_sessions(group: GroupSpec) -> list[Session]:
     """Return the sessions of a group, in the order of their first members. Members that share no weights are alone."""
     members = {member.name: member for member in group.members}
     sets = _list_sharing_sets(group, members)
+    set_of = {name: names for names in sets for name in names}
     found: list[Session] = []
     for member in members.values():
-        names = next((names for names in sets if member.name in names), None)
-        if names is None or not member.compiled:
+        names = set_of.get(member.name)
+        if names is None:
             found.append(Session((member,)))
         elif member.name == names[0]:
             set_name = names[0] if len(sets) > 1 else ""

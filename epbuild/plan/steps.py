@@ -18,7 +18,7 @@ import posixpath
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -109,10 +109,7 @@ class InTarget:
 
 
 class SessionGroup(InTarget, Struct, frozen=True, dict=True):
-    """Models that one new process compiles in order, for one target: all members of a sharing set, or a single model.
-
-    A group with `compiled=False` has a single model, which is emitted without being compiled.
-    """
+    """Models that one new process compiles in order, for one target: all members of a sharing set, or a single model."""
 
     id: str
     group: str
@@ -130,7 +127,8 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
     """True if the recipe allows a repeated compile to write different bytes."""
     may_fail: bool = False
     """True if a build can succeed even if this session group fails."""
-    compiled: bool = True
+    compiled: ClassVar[bool] = True
+    """False for models that are only copied."""
     set_name: str = ""
     """Name of the sharing set: its first member. Empty if the recipe's group has only one set."""
 
@@ -178,6 +176,12 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
     def source_models(self) -> tuple[tuple[ModelSpec, ModelFiles], ...]:
         as_they_are = (member for member in self.members if member.prepared is None)
         return tuple((member.model, member.original) for member in as_they_are if member.original is not None)
+
+
+class CopiedModel(SessionGroup, frozen=True, dict=True):
+    """Session group of a single model, which is emitted without being compiled."""
+
+    compiled: ClassVar[bool] = False
 
 
 class Merging(Struct, frozen=True):

@@ -9,12 +9,17 @@ from typing import get_args
 from epbuild.actions.types import ACTION_TYPES
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import CompileResult, PreparationResult, VerificationResult
-from epbuild.plan.steps import Emission, SessionGroup
+from epbuild.plan.steps import CopiedModel, Emission, SessionGroup
 from epbuild.plan.verification import Verification
 
 
 def test_each_stored_action_has_one_type_with_its_own_result() -> None:
-    results = {SessionGroup: CompileResult, Preparation: PreparationResult, Verification: VerificationResult}
+    results = {
+        SessionGroup: CompileResult,
+        CopiedModel: CompileResult,
+        Preparation: PreparationResult,
+        Verification: VerificationResult,
+    }
     assert {action: kind.result for action, kind in ACTION_TYPES.items()} == results
     assert len({(kind.doing_again, kind.done) for kind in ACTION_TYPES.values()}) == len(ACTION_TYPES)
     assert Emission not in ACTION_TYPES
