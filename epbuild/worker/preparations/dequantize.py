@@ -22,7 +22,6 @@ step = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.path.abs
 MOVING = ("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
 """Operators that only move the elements of their first input, so they also work on floats."""
 FLOAT = 1
-NOTHING = "Remove this step from 'prepare'."
 
 
 class KeepError(Exception):
@@ -41,10 +40,10 @@ def dequantize(request: dict[str, Any]) -> None:
         scope.remove_unused(names.released)
     reasons = [f"{count} {operator}: {reason}" for (operator, reason), count in kept.most_common()]
     if not done and not kept:
-        raise step.Refused("the model has no dynamically quantized nodes", NOTHING)
+        raise step.Refused("the model has no dynamically quantized nodes", step.REMOVE_HINT)
     if not done:
         message = f"none of the {sum(kept.values())} dynamically quantized nodes can be replaced: {'; '.join(reasons)}"
-        raise step.Refused(message, f"{NOTHING} Export the float model instead.")
+        raise step.Refused(message, f"{step.REMOVE_HINT} Export the float model instead.")
     for reason in reasons:
         step.log(f"still quantized: {reason}")
     step.log(f"replaced by float32: {', '.join(f'{count} {operator}' for operator, count in sorted(done.items()))}")
@@ -58,7 +57,7 @@ class Names:
         self.known: set[str] = set()
         self.released: set[str] = set()
         """Values that removed nodes read, which may have become unused."""
-        for inner in list_graphs(graph):
+        for inner in step.list_graphs(graph):
             self.known.update(value.name for value in (*inner.input, *inner.initializer))
             self.known.update(name for node in inner.node for name in (node.name, *node.output))
 
@@ -71,25 +70,12 @@ class Names:
         return name
 
 
-def list_graphs(graph: Any) -> Any:
-    """Yield a graph and all graphs inside of it."""
-    yield graph
-    for node in graph.node:
-        for inner in list_subgraphs(node):
-            yield from list_graphs(inner)
-
-
-def list_subgraphs(node: Any) -> list[Any]:
-    """Return the graphs in the attributes of a node."""
-    return [graph for item in node.attribute for graph in (*([item.g] if item.HasField("g") else []), *item.graphs)]
-
-
 def open_scopes(graph: Any, names: Names, outer: Scope | None) -> Any:
     """Yield the scope of a graph, and then those of the graphs inside of it."""
     scope = Scope(graph, names, outer)
     yield scope
     for node in graph.node:
-        for inner in list_subgraphs(node):
+        for inner in step.list_subgraphs(node):
             yield from open_scopes(inner, names, scope)
 
 

@@ -18,7 +18,7 @@ patterns = step.beside("..", "patterns.py")
 def rewrite(request: dict[str, Any]) -> None:
     """Write the source with replaced nodes, without reading its external data. Raises Refused if no pattern occurs in the source."""
     model = step.load_header(request)
-    graphs = list(all_graphs(model.graph))
+    graphs = list(step.list_graphs(model.graph))
     count = 0
     for row in request["settings"]["rewrites"]:
         replaced = sum(replace_nodes(graph, row) for graph in graphs)
@@ -27,17 +27,8 @@ def rewrite(request: dict[str, Any]) -> None:
         count += replaced
     if not count:
         names = ", ".join(row["name"] for row in request["settings"]["rewrites"])
-        raise step.Refused(f"the model has none of the patterns: {names}", "Remove this step from 'prepare'.")
+        raise step.Refused(f"the model has none of the patterns: {names}", step.REMOVE_HINT)
     step.save(model, request)
-
-
-def all_graphs(graph: Any) -> Any:
-    """Yield a graph and the subgraphs in its nodes."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from all_graphs(inner)
 
 
 def replace_nodes(graph: Any, row: dict[str, Any]) -> int:

@@ -43,7 +43,7 @@ def split(request: dict[str, Any]) -> None:
     step.sort_nodes(model.graph)
     whole = Whole(model)
     if not whole.nodes:
-        raise step.Refused("the model's outputs are constants: they depend on no input", "Remove this step from 'prepare'.")
+        raise step.Refused("the model's outputs are constants: they depend on no input", step.REMOVE_HINT)
     parts = assign_parts(whole, options)
     count, part = max(parts.values()) + 1, options["part"]
     if part >= count:
@@ -111,8 +111,7 @@ def find_constants(whole: Whole) -> set[int]:
     found: set[int] = set()
     known = set(whole.weights)
     for index, node in enumerate(whole.graph.node):
-        has_subgraphs = any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
-        if node.domain not in DOMAINS or node.op_type in RANDOM or has_subgraphs:
+        if node.domain not in DOMAINS or node.op_type in RANDOM or step.list_subgraphs(node):
             continue
         if (node.op_type in ("Shape", "Size") and node.input[0] in whole.inputs) or known.issuperset(whole.reads[index]):
             found.add(index)

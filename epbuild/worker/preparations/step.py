@@ -25,6 +25,8 @@ from typing import Any
 REQUEST_FORMAT = 1
 CPU = "CPUExecutionProvider"
 SEED = "0"
+REMOVE_HINT = "Remove this step from 'prepare'."
+"""Hint for a preparation that changes nothing."""
 SCRATCH = "scratch"
 MAX_INLINE_BYTES = 1 << 30  # bytes of weights; a protobuf message, and so a model file, is limited to 2 GiB
 MIN_EXTERNAL_BYTES = 1024
@@ -167,16 +169,28 @@ def is_unchanged(new: Any, old: Any, folder: str) -> bool:
         return len(data) == size and all(file.read(len(piece)) == piece for piece in pieces)
 
 
+def list_graphs(graph: Any) -> Any:
+    """Yield a graph and all graphs inside of it."""
+    yield graph
+    for node in graph.node:
+        for inner in list_subgraphs(node):
+            yield from list_graphs(inner)
+
+
+def list_subgraphs(node: Any) -> list[Any]:
+    """Return the graphs in the attributes of a node."""
+    return [graph for item in node.attribute for graph in (*([item.g] if item.HasField("g") else []), *item.graphs)]
+
+
 def list_external(holder: Any) -> Any:
     """Yield the tensors in external data of a model, a graph or a function, and of its subgraphs."""
     for part in (*([holder.graph] if hasattr(holder, "graph") else []), *getattr(holder, "functions", ())):
         yield from list_external(part)
     tensors = list(getattr(holder, "initializer", ()))
     for node in getattr(holder, "node", ()):
-        for attribute in node.attribute:
-            tensors += [attribute.t, *attribute.tensors]
-            for graph in (attribute.g, *attribute.graphs):
-                yield from list_external(graph)
+        tensors += (tensor for attribute in node.attribute for tensor in (attribute.t, *attribute.tensors))
+        for graph in list_subgraphs(node):
+            yield from list_external(graph)
     yield from (tensor for tensor in tensors if tensor.data_location)
 
 
@@ -224,11 +238,10 @@ def sort_nodes(graph: Any) -> None:
 def list_read_values(node: Any) -> list[str]:
     """Return the names of the values that a node and its subgraphs read."""
     found = [name for name in node.input if name]
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                found += list_read_values(inner)
-            found += [value.name for value in graph.output]
+    for graph in list_subgraphs(node):
+        for inner in graph.node:
+            found += list_read_values(inner)
+        found += [value.name for value in graph.output]
     return found
 
 
