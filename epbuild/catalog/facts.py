@@ -34,7 +34,7 @@ class DynamicQuantization(Struct, frozen=True):
     operators: tuple[str, ...]
     """Names, with the domain and a colon unless the operator is ONNX's own."""
     why: str
-    """What the EP supports of these operators, as a clause."""
+    """Limits of the EP's support for these operators, as a clause."""
     origin: str
 
 

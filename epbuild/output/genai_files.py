@@ -58,9 +58,7 @@ def _check_pipeline(plan: Plan, part: Part, genai: Genai) -> Iterator[Problem]:
         for group in groups
         for member in group.members
     ]
-    order = list(genai.roles)
-    stages.sort(key=lambda stage: order.index(stage.name))
-    return _find_problems(genai, stages, part.group, check_stages)
+    return _find_problems(genai, _sort_stages(genai, stages), part.group, check_stages)
 
 
 def plan_pipeline_files(
@@ -80,16 +78,22 @@ def plan_pipeline_files(
         stage = _build_stage(genai, model.member, model.source, names[model.member], target, group)
         # Compiled models may declare other output sizes than their sources.
         stages.append(replace(stage, shapes={**stage.shapes, **model.output_shapes}) if base is None else stage)
-    order = list(genai.roles)
-    stages.sort(key=lambda stage: order.index(stage.name))
     folder = part.folder if base is None else base
     try:
-        config = build_genai_config(_read_json(genai.config, digests[genai.config], StepId(emission.id)), stages)
+        config = build_genai_config(
+            _read_json(genai.config, digests[genai.config], StepId(emission.id)), _sort_stages(genai, stages)
+        )
     except GenaiError as error:
         raise BuildError(*(Problem("EPB419", text, StepId(emission.id), _HINT) for text in error.sentences)) from error
     yield OutputFile(posixpath.join(folder, GENAI_CONFIG), "genai-config", config)
     for name, path in genai.files.items():
         yield OutputFile(posixpath.join(folder, name), "asset", UserFile(path, digests[path]))
+
+
+def _sort_stages(genai: Genai, stages: Sequence[Stage]) -> list[Stage]:
+    """Return stages in the order in which the recipe lists the models of each role."""
+    by_name = {stage.name: stage for stage in stages}
+    return [by_name[name] for name in genai.roles]
 
 
 def _find_problems(genai: Genai, stages: Sequence[Stage], group: str, check: _Check) -> Iterator[Problem]:

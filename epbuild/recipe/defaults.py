@@ -32,6 +32,7 @@ from epbuild.recipe.nodes import (
     Scalar,
     ScalarNode,
     SequenceNode,
+    get_text,
     make_mapping,
     make_scalar,
     make_sequence,
@@ -75,7 +76,7 @@ def write_out(
     absent = {"name", "groups", "outputs"} - entries.keys() - root.gaps
     if "name" in absent:
         _add(entries, "name", _derive_name(file, root.where, problems))
-    name = _get_string(_get_node(entries, "name"))
+    name = get_text(_get_node(entries, "name"))
     listed = None
     if "models" in entries and not isinstance(entries["models"].node, MappingNode):
         names = TemplateNames(environment, {"recipe.name": name, **variables})
@@ -158,7 +159,7 @@ class _Targets:
         if not isinstance(target.node, MappingNode) or not {"ep", "eps"} & target.node.entries.keys():
             return target.node
         entries: _Entries = dict(target.node.entries)
-        if "ep" in entries and not _get_string(entries["ep"].node):
+        if "ep" in entries and not get_text(entries["ep"].node):
             return replace_entries(target.node, {key: entry for key, entry in entries.items() if key not in DEVICE_KEYS})
         listed = _get_node(entries, "eps")
         choices = [item for item in listed.items if isinstance(item, MappingNode)] if isinstance(listed, SequenceNode) else []
@@ -172,7 +173,7 @@ class _Targets:
             toolchain = self._select_toolchain(first, name, target)
             if toolchain:
                 entries = {"toolchain": KeyedNode(target.name_where, make_scalar(target.name_where, toolchain)), **entries}
-        packages = self._list_packages(_get_string(_get_node(entries, "toolchain")))
+        packages = self._list_packages(get_text(_get_node(entries, "toolchain")))
         if "ep" in entries:
             self._write_out_ep(entries, packages)
         if isinstance(listed, SequenceNode):
@@ -199,7 +200,7 @@ class _Targets:
 
     def _write_out_ep(self, entries: _Entries, packages: Set[str]) -> None:
         ep = _get_full_name(entries)
-        if ep and ep != _get_string(_get_node(entries, "ep")):
+        if ep and ep != get_text(_get_node(entries, "ep")):
             entries["ep"] = _replace_node(entries["ep"], make_scalar(entries["ep"].node.where, ep))
         for key in DEVICE_KEYS:
             # `device` is also the key of a device with its type and vendor.
@@ -244,7 +245,7 @@ class _Targets:
         node = _get_node(self.toolchains, toolchain)
         packages = _get_node(node.entries, "packages") if isinstance(node, MappingNode) else None
         items = packages.items if isinstance(packages, SequenceNode) else ()
-        return {read_requirement(_get_string(item)).distribution for item in items}
+        return {read_requirement(get_text(item)).distribution for item in items}
 
     def _write_out_device(self, key: str, ep: str, packaging: EpEntry | None, entries: _Entries) -> None:
         """Replace a short key such as `soc` with provider options or a device. Convert a list to a matrix."""
@@ -346,7 +347,7 @@ def _translate_value(node: Node, packaging: EpEntry, option: str | None) -> Node
 
 def _find_product_problem(key: str, node: Node, packaging: EpEntry, option: str | None) -> Problem | None:
     """Return a problem if a value with spaces is not a product in the catalog."""
-    text = _get_string(node).strip()
+    text = get_text(node).strip()
     if " " not in text or "," in text or "${" in text:
         return None
     rows = packaging.names[option].rows if option is not None and option in packaging.names else ()
@@ -378,7 +379,7 @@ def _write_out_groups(groups: Node, models: Mapping[str, KeyedNode], parts: Part
         return groups
     found: _Entries = dict(groups.entries)
     default = found.get(DEFAULT_GROUPS)
-    if default is not None and _get_string(default.node) == "none":
+    if default is not None and get_text(default.node) == "none":
         del found[DEFAULT_GROUPS]
     else:
         default = None
@@ -399,7 +400,7 @@ def _write_out_groups(groups: Node, models: Mapping[str, KeyedNode], parts: Part
         of_split = {part for names in parts.values() for part in names}
         grouped = {model for entry in found.values() for model in _list_members(entry.node, models)}
         # A model that others are made from is usually not compiled itself.
-        grouped |= {_get_string(_get_node(_get_section(models, name), "from")) for name in models if name not in of_split}
+        grouped |= {get_text(_get_node(_get_section(models, name), "from")) for name in models if name not in of_split}
         grouped |= {whole for whole, names in parts.items() if grouped.intersection(names)} | of_split
         for name, entry in models.items():
             if name in grouped or name_problem(name, entry.name_where):
@@ -438,7 +439,7 @@ def _list_members(group: Node, models: Collection[str]) -> Iterator[str]:
     """Yield the models of a group."""
     listed = _get_node(group.entries, "models") if isinstance(group, MappingNode) else None
     for item in listed.items if isinstance(listed, SequenceNode) else ():
-        name = _get_string(_get_node(item.entries, "model") if isinstance(item, MappingNode) else item)
+        name = get_text(_get_node(item.entries, "model") if isinstance(item, MappingNode) else item)
         yield from match_names(name, models)
 
 
@@ -451,7 +452,7 @@ def _make_toolchain(start: Start, where: Position) -> MappingNode:
 
 def _get_full_name(entries: Mapping[str, KeyedNode]) -> str:
     """Return ONNX Runtime's name of a target's EP. Return unknown names and templates unchanged."""
-    name = _get_string(_get_node(entries, "ep"))
+    name = get_text(_get_node(entries, "ep"))
     return get_full_name(name) or name
 
 
@@ -485,11 +486,6 @@ def _get_node(entries: Mapping[str, KeyedNode], key: str) -> Node | None:
     return entry.node if entry is not None else None
 
 
-def _get_string(node: Node | None) -> str:
-    """Return the text of a scalar, or an empty string for any other node."""
-    return node.value if isinstance(node, ScalarNode) and isinstance(node.value, str) else ""
-
-
 def _list_texts(node: Node | None) -> Iterator[str]:
     """Yield the texts in a node."""
     match node:
@@ -500,7 +496,7 @@ def _list_texts(node: Node | None) -> Iterator[str]:
             for item in node.items:
                 yield from _list_texts(item)
         case _:
-            yield _get_string(node)
+            yield get_text(node)
 
 
 def _replace_node(entry: KeyedNode, node: Node) -> KeyedNode:

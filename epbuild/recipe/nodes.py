@@ -79,6 +79,16 @@ def make_mapping(where: Position, entries: Mapping[str, KeyedNode], gaps: Iterab
     return MappingNode(where, entries, *measure_extent([entry.node for entry in entries.values()]), frozenset(gaps))
 
 
+def get_entries(node: Node) -> Mapping[str, KeyedNode]:
+    """Return the entries of a mapping, or an empty mapping for any other node."""
+    return node.entries if isinstance(node, MappingNode) else {}
+
+
+def get_text(node: Node | None) -> str:
+    """Return the text of a scalar, or an empty string for any other node."""
+    return node.value if isinstance(node, ScalarNode) and isinstance(node.value, str) else ""
+
+
 def replace_entries(node: MappingNode, entries: Mapping[str, KeyedNode]) -> MappingNode:
     """Return a copy of `node` with new entries, or `node` itself if its entries are equal to `entries`.
 

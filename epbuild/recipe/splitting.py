@@ -22,6 +22,8 @@ from epbuild.recipe.nodes import (
     Scalar,
     ScalarNode,
     SequenceNode,
+    get_entries,
+    get_text,
     make_mapping,
     make_scalar,
     make_sequence,
@@ -52,20 +54,19 @@ def write_out_parts(models: Node, names: Mapping[str, Scalar], problems: list[Pr
     entries: dict[str, KeyedNode] = {}
     parts: dict[str, list[str]] = {}
     for name, entry in models.entries.items():
-        split = entry.node.entries.get(SPLIT) if isinstance(entry.node, MappingNode) else None
+        split = get_entries(entry.node).get(SPLIT)
         if split is None or not isinstance(entry.node, MappingNode):
             entries[name] = entry
             continue
         rest = {key: value for key, value in entry.node.entries.items() if key != SPLIT}
-        options = split.node.entries if isinstance(split.node, MappingNode) else {}
-        problems += _find_unknown_keys("'split'", options, (), _OPTIONS)
+        problems += _find_unknown_keys("'split'", get_entries(split.node), _OPTIONS)
         parts[name] = _name_parts(name, split, names, problems)
         whole = KeyedNode(split.node.where, make_scalar(split.node.where, name))
         kept = {key: value for key, value in rest.items() if key in _PER_PART}
         if "from" in rest and "prepare" not in rest:  # nothing to do before the split
             whole = rest["from"]
             kept |= {key: value for key, value in rest.items() if key == "input_shapes"}
-            problems += _find_unknown_keys(f"models.{name}", rest, ("from", *kept), _PARENT_KEYS)
+            problems += _find_unknown_keys(f"models.{name}", rest, _PARENT_KEYS)
         else:
             entries[name] = entry._replace(node=replace_entries(entry.node, rest))
         for number, part in enumerate(parts[name]):
@@ -81,10 +82,10 @@ def _name_parts(model: str, split: KeyedNode, names: Mapping[str, Scalar], probl
     count = _count_parts(split, names, problems)
     if not count:
         return []
-    entry = split.node.entries.get("names") if isinstance(split.node, MappingNode) else None
+    entry = get_entries(split.node).get("names")
     if entry is None:
         return [f"{model}_{number}" for number in range(count)]
-    texts = [_get_text(item) for item in entry.node.items] if isinstance(entry.node, SequenceNode) else []
+    texts = [get_text(item) for item in entry.node.items] if isinstance(entry.node, SequenceNode) else []
     if len(texts) != count or not all(texts) or len(set(texts)) < count:
         message = f"'names' must list {count} different names, one for each part of {quote_text(model)}"
         problems.append(Problem(WRONG_VALUE, message, entry.node.where))
@@ -92,11 +93,9 @@ def _name_parts(model: str, split: KeyedNode, names: Mapping[str, Scalar], probl
     return texts
 
 
-def _find_unknown_keys(
-    place: str, entries: Mapping[str, KeyedNode], handled: Sequence[str], known: Sequence[str]
-) -> Iterator[Problem]:
+def _find_unknown_keys(place: str, entries: Mapping[str, KeyedNode], known: Sequence[str]) -> Iterator[Problem]:
     for key, entry in entries.items():
-        if key not in (*handled, *known):
+        if key not in known:
             message = f"unknown key {quote_text(key)} in {place}"
             hint = suggest_nearest(key, known) or f"Keys: {', '.join(known)}."
             yield Problem(UNKNOWN_KEY, message, entry.name_where, hint)
@@ -104,7 +103,7 @@ def _find_unknown_keys(
 
 def _count_parts(split: KeyedNode, names: Mapping[str, Scalar], problems: list[Problem]) -> int:
     """Return the number of parts of a model. If it is unknown, return 0; the schema reports an invalid value."""
-    options = split.node.entries if isinstance(split.node, MappingNode) else {}
+    options = get_entries(split.node)
     for key in ("at", "layers"):
         listed = options[key].node if key in options else None
         if isinstance(listed, SequenceNode):
@@ -133,8 +132,7 @@ def _make_part(whole: KeyedNode, number: int, split: KeyedNode, settings: Mappin
     def keyed(node: Node) -> KeyedNode:
         return KeyedNode(where, node)
 
-    given = split.node.entries if isinstance(split.node, MappingNode) else {}
-    options = {key: value for key, value in given.items() if key != "names"}
+    options = {key: value for key, value in get_entries(split.node).items() if key != "names"}
     step = make_mapping(where, {**options, "part": keyed(make_scalar(where, number))})
     prepare = make_sequence(where, [make_mapping(where, {SPLIT: KeyedNode(split.name_where, step)})])
     return make_mapping(where, {"from": whole, "prepare": keyed(prepare), **settings})
@@ -170,7 +168,8 @@ class _Entry(NamedTuple):
 
 
 def _write_out_group(group: Node, models: Sequence[str], parts: Parts) -> Node:
-    listed = group.entries["models"].node if isinstance(group, MappingNode) and "models" in group.entries else None
+    models_entry = get_entries(group).get("models")
+    listed = models_entry.node if models_entry is not None else None
     if not isinstance(group, MappingNode) or not isinstance(listed, SequenceNode):
         return group
     compiled = not _is_none(group.entries.get("compile"))
@@ -201,15 +200,13 @@ def _expand_globs(items: Iterable[Node], models: Sequence[str], parts: Parts) ->
             yield item
             continue
         taken.update(matches)
-        own = item.entries if isinstance(item, MappingNode) else {}
         for name in matches:
-            yield make_mapping(item.where, {**own, "model": KeyedNode(item.where, make_scalar(item.where, name))})
+            yield make_mapping(item.where, {**get_entries(item), "model": KeyedNode(item.where, make_scalar(item.where, name))})
 
 
 def _read_entry(item: Node, parts: Parts, *, compiled: bool) -> _Entry:
-    own = item.entries if isinstance(item, MappingNode) else {}
-    model = _get_model(item)
-    name = _get_text(own["name"].node) if "name" in own else model
+    own, model = get_entries(item), _get_model(item)
+    name = get_text(own["name"].node) if "name" in own else model
     is_compiled = not _is_none(own["compile"]) if "compile" in own else compiled
     return _Entry(name, item, parts.get(model, ()), is_compiled, is_named=name != model)
 
@@ -218,7 +215,7 @@ def _list_member_nodes(entry: _Entry) -> Iterator[Node]:
     if not entry.parts:
         yield entry.node
         return
-    where, own = entry.node.where, entry.node.entries if isinstance(entry.node, MappingNode) else {}
+    where, own = entry.node.where, get_entries(entry.node)
     for part, name in zip(entry.parts, entry.members, strict=True):
         texts = {"model": part} if name == part else {"model": part, "name": name}
         yield make_mapping(where, {**own, **{key: KeyedNode(where, make_scalar(where, text)) for key, text in texts.items()}})
@@ -239,7 +236,7 @@ def _write_out_sets(shared: Node, entries: Sequence[_Entry]) -> Node:
 
 
 def _split_set(item: SequenceNode, entries: Mapping[str, _Entry]) -> Iterator[Node]:
-    listed = [(name, entries.get(_get_text(name))) for name in item.items]
+    listed = [(name, entries.get(get_text(name))) for name in item.items]
     split = [(name, entry) for name, entry in listed if entry is not None and entry.parts]
     whole = [name for name, entry in listed if entry is None or not entry.parts]
     for number in range(max((len(entry.parts) for _, entry in split), default=0)):
@@ -258,20 +255,15 @@ def _write_out_roles(roles: Node, entries: Sequence[_Entry]) -> Node:
     found: dict[str, KeyedNode] = {}
     for role, keyed in roles.entries.items():
         items = keyed.node.items if isinstance(keyed.node, SequenceNode) else (keyed.node,)
-        names = [make_scalar(item.where, name) for item in items for name in members.get(_get_text(item), [_get_text(item)])]
+        names = [make_scalar(item.where, name) for item in items for name in members.get(get_text(item), [get_text(item)])]
         found[role] = keyed._replace(node=names[0] if len(names) == 1 else make_sequence(keyed.node.where, names))
     return replace_entries(roles, found)
 
 
 def _get_model(item: Node) -> str:
-    if isinstance(item, MappingNode):
-        return _get_text(item.entries["model"].node) if "model" in item.entries else ""
-    return _get_text(item)
-
-
-def _get_text(node: Node) -> str:
-    return node.value if isinstance(node, ScalarNode) and isinstance(node.value, str) else ""
+    entry = get_entries(item).get("model")
+    return get_text(item if entry is None else entry.node)
 
 
 def _is_none(entry: KeyedNode | None) -> bool:
-    return entry is not None and _get_text(entry.node) == "none"
+    return entry is not None and get_text(entry.node) == "none"

@@ -94,8 +94,12 @@ def write_document(path: Path, text: str) -> None:
 def format_bytes(event: Hashing | StepAdvanced) -> str:
     """Return the progress of work on files, such as `hashing decoder.onnx: 1.2 GB of 3.2 GB, about 8 s left`."""
     doing = f"hashing {event.files}" if isinstance(event, Hashing) else event.doing
-    left = f", about {format_estimate(event.seconds_left)} left" if event.seconds_left else ""
-    return f"{doing}: {format_size(event.done)} of {format_size(event.total)}{left}"
+    return f"{doing}: {format_size(event.done)} of {format_size(event.total)}{format_rest(event.seconds_left)}"
+
+
+def format_rest(seconds_left: float | None) -> str:
+    """Return the end of a progress text, such as `, about 8 s left`. Empty if the time is unknown or zero."""
+    return f", about {format_estimate(seconds_left)} left" if seconds_left else ""
 
 
 class WaitingRow(Listener):

@@ -80,7 +80,7 @@ class Cluster:
     place: str = ""
     """The address of the remote cache. If empty, its directory is used."""
     probes_all: bool = False
-    """Whether workers probe all EPs, which takes seconds. If not, they offer QNN and preparations, and share results of probes."""
+    """True if workers probe all EPs, which takes seconds. Otherwise, they offer QNN and preparations, and share results of probes."""
     scheduler: GuardedProcess | None = None
     port: int = 0
     workers: list[Worker] = field(default_factory=list)

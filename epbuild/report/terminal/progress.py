@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epbuild.core.shown import escape_sequences
-from epbuild.core.units import format_count, format_estimate
+from epbuild.core.units import format_count
 from epbuild.engine.events import (
     Completion,
     DiskNeeded,
@@ -27,7 +27,7 @@ from epbuild.engine.events import (
     Warned,
 )
 from epbuild.report.formatting import format_disk, format_size, shorten_list
-from epbuild.report.listeners import FILES, HEARTBEAT, Listener, format_bytes
+from epbuild.report.listeners import FILES, HEARTBEAT, Listener, format_bytes, format_rest
 from epbuild.report.terminal.changes import ChangeReport
 from epbuild.report.terminal.coverage import CoverageList
 from epbuild.report.terminal.event_lines import (
@@ -105,9 +105,7 @@ class _BuildLines(Listener):
                 self._drop(name)
             case Fetching(name, _, done, total, left):
                 size = f" of {format_size(total)}" if total else ""
-                self._show(
-                    name, f"fetching {format_size(done)}{size}" + (f", about {format_estimate(left)} left" if left else "")
-                )
+                self._show(name, f"fetching {format_size(done)}{size}{format_rest(left)}")
             case StepAdvanced(name):
                 self._show(name, format_bytes(event))
             case Hashing():
