@@ -134,10 +134,10 @@ def _make_batches(artifact: ArtifactFolder, names: Mapping[str, str]) -> Iterato
     """Group models that share a binary or weights. Every other model is a separate batch."""
     models = [model for model in artifact.models if model.file in names]
     if models and artifact.manifest is not None and artifact.manifest.share_weights:
-        sets = [[model for model in found if model in models] for found in list_sharing_sets(artifact, artifact.manifest)]
+        sets = [[model for model in found if model.file in names] for found in list_sharing_sets(artifact, artifact.manifest)]
         yield from (_Batch(tuple((names[model.file], model) for model in found), share=True) for found in sets if found)
-        shared = [model for found in sets for model in found]
-        models = [model for model in models if model not in shared]
+        shared = {model.file for found in sets for model in found}
+        models = [model for model in models if model.file not in shared]
     together: dict[str, list[Model]] = {}
     for model in models:
         binaries = [binary for node in model.nodes if (binary := model.find_binary(node)) is not None]
