@@ -47,8 +47,13 @@ def _install() -> str | None:
     """Create or update the environment. Return a message if that fails, else None."""
     sys.stderr.write("setting up .venv, once (about half a minute) ...\n")
     python = PROGRAMS / ("python.exe" if os.name == "nt" else "python")
-    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", str(CONSTRAINTS)]
-    steps = ([sys.executable, "-m", "venv", str(ENVIRONMENT)], [*install, "--editable", f"{ROOT}[test]"])
+    pinned = ["--quiet", "--constraint", str(CONSTRAINTS)]
+    steps = (
+        [sys.executable, "-m", "venv", str(ENVIRONMENT)],
+        [str(python), "-m", "pip", "install", "--disable-pip-version-check", *pinned, "uv"],
+        # uv takes a quarter of the time that pip takes.
+        [str(python), "-m", "uv", "pip", "install", "--python", str(python), *pinned, "--editable", f"{ROOT}[test]"],
+    )
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False)
         if done.returncode != 0:

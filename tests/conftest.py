@@ -66,6 +66,13 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[warm_start.COLD_STARTS] = "1"
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip files without tests of the gate with `-m gate`. They are most files, and importing them takes seconds."""
+    return (
+        config.option.markexpr.strip() == "gate" and collection_path.is_file() and not _mentions_gate(collection_path)
+    ) or None
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
@@ -80,6 +87,10 @@ def _leaves_gate(config: pytest.Config) -> bool:
     return config.args == config.getini("testpaths") and not config.option.keyword and "gate" not in config.option.markexpr
 
 
+def _mentions_gate(file: Path) -> bool:
+    return b"gate" in file.read_bytes()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests of real EPs as slow. Deselect exhaustive tests, and those of the gate in a full run, unless requested.
@@ -87,23 +98,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     If exhaustive tests are requested, also mark the tests that otherwise run a sample. Tests that wait begin first, because
     other tests compute in the meantime.
     """
-    items.sort(key=lambda item: item.get_closest_marker("waits") is None)
     unwanted = set() if _exhaustive(config) else {"exhaustive", "gate"} if _leaves_gate(config) else {"exhaustive"}
-    left_out = [item for item in items if any(item.get_closest_marker(name) for name in unwanted)]
+    first: list[pytest.Item] = []
+    rest: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    files_of_gate: set[Path] = set()
     for item in items:
+        markers = {marker.name for marker in item.iter_markers()}
+        (left_out if markers & unwanted else first if "waits" in markers else rest).append(item)
         function = getattr(item, "obj", None)
         if getattr(function, "is_hypothesis_test", False) or "exhaustive" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.exhaustive)
-        if item.get_closest_marker("gate"):
+        if "gate" in markers:
+            files_of_gate.add(item.path)
             item.add_marker(pytest.mark.slow)
-        if _REAL_EPS in item.path.parents:
+        if item.path.is_relative_to(_REAL_EPS):
             item.add_marker(pytest.mark.slow)
             if _HERE not in _SUPPORTED:
                 item.add_marker(pytest.mark.skip(reason=f"onnxruntime-qnn compiles on Linux x86-64 and Windows, not on {_HERE}"))
-    if left_out:
-        gone = set(left_out)
-        items[:] = [item for item in items if item not in gone]
-        config.hook.pytest_deselected(items=left_out)
+    assert all(map(_mentions_gate, files_of_gate)), "`-m gate` would skip these files"
+    items[:] = [*first, *rest]
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")

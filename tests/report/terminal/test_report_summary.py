@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -24,7 +25,7 @@ from epbuild.report.terminal.changes import ChangeReport
 from epbuild.report.terminal.coverage import CoverageList
 from epbuild.report.terminal.report import report_lines
 from tests.support.fake_builds import Workshop
-from tests.support.sample_reports import large_report, zoo_report
+from tests.support.sample_reports import Document, large_report, zoo_report
 
 A, B = (ComparedFile(size, "ab" * 32) for size in (2_000_000, 1_500_000))
 AGAINST = ReportedAgainst(
@@ -107,8 +108,8 @@ def test_a_report_without_changes_says_so() -> None:
     assert lines(replace(msgspec.convert(zoo_report(), Report), against=same))[-1] == "nothing has changed"
 
 
-@pytest.mark.parametrize("document", [zoo_report(), large_report()], ids=["zoo", "large"])
-def test_the_report_summary_is_short_and_fits_a_terminal(document: dict[str, object]) -> None:
-    found = lines(msgspec.convert(document, Report))
+@pytest.mark.parametrize("sample", [zoo_report, large_report])
+def test_the_report_summary_is_short_and_fits_a_terminal(sample: Callable[[], Document]) -> None:
+    found = lines(msgspec.convert(sample(), Report))
     assert len(found) < 220
     assert [line for line in found if len(line) > 80 and " " in line.strip()] == []
