@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import warm_start
+from tests.support.decoder_builds import DECODER
 from tests.support.projects import Project, built_once, copy_of_quickstart
-from tests.support.quick_builds import QUALITIES, write_project
+from tests.support.quick_builds import QUICK, Subject, write_project
 
 _REAL_EPS = Path(__file__).parent / "e2e"
 _BYTECODE = "PYTHONDONTWRITEBYTECODE"
@@ -172,13 +173,19 @@ def new_quickstart(tmp_path: Path) -> Project:
 @pytest.fixture(scope="session")
 def quick_store(shared_folder: Path) -> Path:
     """Return a store to copy, with the quick project's compiled models of each quality. It is built once in a test run."""
+    return built_once(shared_folder / "quick", lambda folder: build_each_value(QUICK, folder))
 
-    def build(folder: Path) -> None:
-        project = write_project(Project(folder / "project", folder / "cache"))
-        for quality in QUALITIES:
-            project.build("--set", f"vars.quality={quality}")
 
-    return built_once(shared_folder / "quick", build)
+@pytest.fixture(scope="session")
+def decoder_store(shared_folder: Path) -> Path:
+    """Return a store to copy, with all results of the decoder in parts. It is built once in a test run."""
+    return built_once(shared_folder / "decoder", lambda folder: build_each_value(DECODER, folder))
+
+
+def build_each_value(subject: Subject, folder: Path) -> None:
+    project = subject.write(Project(folder / "project", folder / "cache"))
+    for value in subject.values:
+        project.build("--set", f"{subject.variable}={value}")
 
 
 @pytest.fixture

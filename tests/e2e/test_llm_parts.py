@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from tests.e2e.genai_runs import PROMPT, ask, genai_python
-from tests.support.projects import RECIPES, Project, toolchain_python
+from tests.support.decoder_builds import PACKAGE, write_decoder
+from tests.support.projects import Project, toolchain_python
 
 TOKENS = 8
 MIN_COSINE = 0.99
@@ -40,12 +41,11 @@ print(json.dumps({"tokens": tokens, "logits": logits}))
 
 @pytest.mark.gate
 @pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs contexts comes in the Linux wheel")
-def test_a_decoder_in_parts_generates_the_tokens_of_its_source(project: Project, tmp_path: Path) -> None:
-    shutil.copytree(RECIPES / "models/llm", project.folder / "models/llm")
-    shutil.copy(RECIPES / "llm-parts.yaml", project.recipe)
-    project.edit("[SC8380XP, SM8750]", "[SM8750]")
+def test_a_decoder_in_parts_generates_the_tokens_of_its_source(project: Project, tmp_path: Path, decoder_store: Path) -> None:
+    shutil.copytree(decoder_store, project.cache)
+    write_decoder(project)
     project.build()
-    package = project.folder / "dist/llm-parts.ortpackage"
+    package = project.folder / "dist" / PACKAGE
     folder = package / "llm/snapdragon-SM8750"
     models = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["models"]
     assert {model["name"]: (len(model["ep_context_nodes"]), model.get("compiled", True)) for model in models} == {

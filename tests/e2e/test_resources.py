@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.decoder_builds import DECODER, EMIT, STAGES, Stage, find_keys, get_record
 from tests.support.projects import Project, compiled
 from tests.support.quick_builds import (
     GROUPS,
     PATIENCE,
+    QUALITIES,
     Contents,
+    Subject,
     check_blobs,
     check_no_leftovers,
     check_no_workers,
-    read_folder,
     write_model,
     write_project,
 )
@@ -34,13 +37,15 @@ pytestmark = [
 ENVIRONMENT = 3
 WIDTH = 512
 """Width of the model 'right'. Its context binary has 0.6 MB, ten times the size of that of 'left'."""
+ROOMS = (0, 16, 64, 160, 320, 640, 1280, 2560, 5120, 20480)
+"""Free space in KiB of a disk that is full during a step. A build with one of these sizes succeeds."""
 
 
 @pytest.fixture(scope="module")
 def whole_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build a project with enough of everything, and return its store."""
     folder = tmp_path_factory.mktemp("reference")
-    uneven(Project(folder / "project", folder / "cache")).build()
+    UNEVEN.write(Project(folder / "project", folder / "cache")).build()
     return folder / "cache"
 
 
@@ -50,19 +55,17 @@ def reference(whole_store: Path) -> dict[str, Contents]:
     return outputs(Project(whole_store.with_name("project"), whole_store))
 
 
-@pytest.fixture
-def uneven_project(project: Project) -> Project:
-    return uneven(project)
-
-
 def uneven(project: Project) -> Project:
     write_project(project)
     write_model(project.folder / "right.onnx", 1, WIDTH)
     return project
 
 
-def outputs(project: Project) -> dict[str, Contents]:
-    return {group: found for group in GROUPS if (found := read_folder(project.folder / "dist" / group)) is not None}
+UNEVEN = Subject(uneven, "vars.quality", QUALITIES, GROUPS)
+
+
+def outputs(project: Project, subject: Subject = UNEVEN) -> dict[str, Contents]:
+    return {name: found for name, found in subject.read(project).items() if found is not None}
 
 
 class Starved:
@@ -72,28 +75,36 @@ class Starved:
     """
 
     def __init__(
-        self, project: Project, reference: dict[str, Contents], prefix: Sequence[str] = (), seen: Project | None = None
+        self,
+        project: Project,
+        reference: dict[str, Contents],
+        prefix: Sequence[str] = (),
+        seen: Project | None = None,
+        subject: Subject = UNEVEN,
     ) -> None:
         self.project = project
         self.reference = reference
         self.prefix = prefix
         self.seen = seen or project
+        self.subject = subject
+        self.shown = ""
+        """Standard output of the last build."""
 
     def fails(self, *statuses: int, limit: Callable[[], None] | None = None) -> str:
         """Build with one of these exit codes and a message for each problem, and return the messages."""
         done = self._build(limit)
-        told = done.stderr
+        told, self.shown = done.stderr, done.stdout
         assert done.returncode in statuses, done.stdout + told
         assert "Traceback" not in told
         assert "internal error" not in told
-        assert bool(told) == bool(done.returncode)
+        assert ("error: " in told) == bool(done.returncode)
         self.check_no_partial_files()
         return told
 
     def check_no_partial_files(self) -> None:
         check_no_workers(self.seen)
-        for group, found in outputs(self.seen).items():
-            assert found == self.reference[group]
+        for name, found in outputs(self.seen, self.subject).items():
+            assert found == self.reference[name]
         check_blobs(self.seen.cache)
 
     def check_recovery(self, store: Path | None = None) -> None:
@@ -105,8 +116,8 @@ class Starved:
                 shutil.copy(path, place)
         done = self._build()
         assert done.returncode == 0, done.stderr
-        assert outputs(self.seen) == self.reference
-        check_no_leftovers(self.seen)
+        assert outputs(self.seen, self.subject) == self.reference
+        check_no_leftovers(self.seen, self.subject.outputs)
         check_blobs(self.seen.cache)
 
     def _build(self, limit: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
@@ -127,8 +138,8 @@ class Starved:
 
 
 @pytest.fixture
-def starved(uneven_project: Project, reference: dict[str, Contents]) -> Starved:
-    return Starved(uneven_project, reference)
+def starved(project: Project, reference: dict[str, Contents]) -> Starved:
+    return Starved(UNEVEN.write(project), reference)
 
 
 def at_most(resource_name: str, amount: int) -> Callable[[], None]:
@@ -259,7 +270,7 @@ def mounted(starved: Starved, mount: Sequence[str | Path]) -> Iterator[Starved]:
         inside = ["nsenter", f"--target={holder.pid}", "--user", "--mount", "--preserve-credentials"]
         inside += ["env", f"--chdir={project.folder}"]  # the folder as seen from inside
         seen = Project(root / project.folder.relative_to("/"), root / project.cache.relative_to("/"))
-        yield Starved(project, starved.reference, inside, seen)
+        yield Starved(project, starved.reference, inside, seen, starved.subject)
     finally:
         holder.communicate()
 
@@ -281,8 +292,67 @@ def test_a_full_file_system_is_reported_and_fails_only_larger_results(
         told = full.fails(ENVIRONMENT)
         assert f"[{code}]" in told
         assert outputs(full.seen).keys() == {"left"}
-        subprocess.run([*full.prefix, "mount", "-o", "remount,size=64M", tmp_path / place], check=True)
+        remount(full, tmp_path / place, "size=64M")
         full.check_recovery()
+
+
+@pytest.fixture(scope="module")
+def built_decoder(tmp_path_factory: pytest.TempPathFactory, decoder_store: Path) -> Project:
+    """Return the decoder in parts after an undisturbed build."""
+    folder = tmp_path_factory.mktemp("decoder")
+    shutil.copytree(decoder_store, folder / "cache")
+    project = DECODER.write(Project(folder / "project", folder / "cache"))
+    project.build()
+    return project
+
+
+@pytest.fixture(scope="module")
+def decoder_keys(built_decoder: Project) -> Mapping[str, str]:
+    return find_keys(built_decoder)
+
+
+def each_stage_and_place() -> list[Any]:
+    """Return each stage of the decoder with each place that it writes to. Mark all but one of them as exhaustive."""
+    found = []
+    for name, stage in STAGES.items():
+        for place in ("project/dist",) if stage.action == EMIT else ("cache", "project/.epbuild"):
+            marks = [] if stage.action == EMIT else [pytest.mark.exhaustive]
+            found.append(pytest.param(stage, place, marks=marks, id=f"{name}-{place.rpartition('/')[2]}"))
+    return found
+
+
+@pytest.mark.parametrize(("stage", "place"), each_stage_and_place())
+def test_a_disk_that_is_full_during_a_step_loses_nothing(
+    project: Project,
+    built_decoder: Project,
+    decoder_keys: Mapping[str, str],
+    tmp_path: Path,
+    stage: Stage,
+    place: str,
+    exhaustive: bool,
+) -> None:
+    """Build with more and more free space, until a build succeeds."""
+    starved = Starved(DECODER.write(project), outputs(built_decoder, DECODER), subject=DECODER)
+    with mounted(starved, ["-t", "tmpfs", "-o", "size=64M", "none", tmp_path / place]) as full:
+        shutil.copytree(built_decoder.cache, full.seen.cache, dirs_exist_ok=True)
+        get_record(full.seen.cache, decoder_keys[stage.action]).unlink(missing_ok=True)
+        disk = os.statvfs(full.seen.folder.parent / place)
+        used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+        failures = ""
+        for room in ROOMS if exhaustive else ROOMS[4::4]:
+            remount(full, tmp_path / place, f"size={used + room * 1024}")
+            told = full.fails(0, ENVIRONMENT)
+            print(f"{room} KiB:", told)
+            if "error: " not in told:
+                break
+            failures += full.shown
+        assert re.search(rf"failed +{stage.action}$", failures, re.MULTILINE), failures
+        remount(full, tmp_path / place, "size=64M")
+        full.check_recovery()
+
+
+def remount(full: Starved, place: Path, options: str) -> None:
+    subprocess.run([*full.prefix, "mount", "-o", f"remount,{options}", place], check=True)
 
 
 def test_a_read_only_file_system_is_reported(starved: Starved) -> None:
@@ -290,7 +360,7 @@ def test_a_read_only_file_system_is_reported(starved: Starved) -> None:
     before = outputs(starved.project)
     dist = starved.project.folder / "dist"
     with mounted(starved, ["--bind", dist, dist]) as fixed:
-        subprocess.run([*fixed.prefix, "mount", "-o", "remount,ro,bind", dist], check=True)
+        remount(fixed, dist, "ro,bind")
         fixed.reference = before
         told = fixed.fails(ENVIRONMENT)
         assert "cannot write the output left: Read-only file system." in told

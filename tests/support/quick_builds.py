@@ -1,6 +1,6 @@
-"""Project that the real QNN EP builds in a second, and views of a running build.
+"""Projects whose builds tests disturb, and views of a running build: its processes, its outputs and its store.
 
-The views show its processes, its outputs and its store.
+The project `QUICK` is built by the real QNN EP in a second.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import hashlib
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,23 @@ Contents = Mapping[str, bytes]
 """The files of an output directory, by their names in it."""
 
 
+@dataclass(frozen=True)
+class Subject:
+    """A project for tests that disturb its builds."""
+
+    write: Callable[[Project], Project]
+    """Function that writes the recipe and its files."""
+    variable: str
+    """Variable of the recipe that changes the bytes of every output."""
+    values: tuple[str, ...]
+    outputs: tuple[str, ...]
+    """Names of the output directories below `dist`."""
+
+    def read(self, project: Project) -> dict[str, dict[str, bytes] | None]:
+        """Return the content of each output directory, or None if it is absent."""
+        return {name: read_folder(project.folder / "dist" / name) for name in self.outputs}
+
+
 def write_project(project: Project) -> Project:
     """Write the recipe above and its two models."""
     project.folder.mkdir(exist_ok=True)
@@ -65,6 +83,9 @@ def write_project(project: Project) -> Project:
         write_model(project.folder / f"{name}.onnx", seed)
     project.recipe.write_text(RECIPE, encoding="utf-8")
     return project
+
+
+QUICK = Subject(write_project, "vars.quality", QUALITIES, GROUPS)
 
 
 def write_model(path: Path, seed: int, width: int = 64) -> None:
@@ -114,19 +135,23 @@ def check_no_workers(project: Project, within: float = ORPHANS_END_WITHIN) -> No
 
 
 def read_folder(folder: Path) -> dict[str, bytes] | None:
-    """Return the files of an opened folder, even while another replaces it. Return None if there is no folder."""
+    """Return the files of an opened folder by their relative POSIX paths, even while another folder replaces it.
+
+    Return None if there is no folder.
+    """
     try:
         opened = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
         found = {}
-        for name in os.listdir(opened):  # noqa: PTH208 - the folder that was opened, wherever it is by now
-            try:
-                with open(os.open(name, os.O_RDONLY, dir_fd=opened), "rb") as file:  # noqa: PTH123 - relative to the open folder
-                    found[name] = file.read()
-            except FileNotFoundError:  # the folder has been replaced and is being removed
-                continue
+        for place, _, names, inside in os.fwalk(".", dir_fd=opened):  # the folder that was opened, wherever it is by now
+            for name in names:
+                try:
+                    with open(os.open(name, os.O_RDONLY, dir_fd=inside), "rb") as file:  # noqa: PTH123 - relative to the open folder
+                        found[Path(place, name).as_posix()] = file.read()
+                except FileNotFoundError:  # the folder has been replaced and is being removed
+                    continue
         return found
     finally:
         os.close(opened)
@@ -137,12 +162,13 @@ def check_blobs(cache: Path) -> None:
         assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
 
 
-def check_no_leftovers(project: Project) -> None:
-    """Assert that no staging directory, draft or folder beside an output remains of killed builds."""
+def check_no_leftovers(project: Project, outputs: Collection[str] = GROUPS) -> None:
+    """Assert that no staging directory, draft, temporary file or folder beside an output remains of killed builds."""
     dist = project.folder / "dist"
     hidden = [
-        path.relative_to(dist).as_posix() for path in sorted(dist.rglob("*")) if path.relative_to(dist).parts[0] not in GROUPS
+        path.relative_to(dist).as_posix() for path in sorted(dist.rglob("*")) if path.relative_to(dist).parts[0] not in outputs
     ]
-    places = (project.folder / ".epbuild/tmp", project.cache / "cas/tmp", project.cache / "actions/tmp")
+    places = [project.folder / ".epbuild/tmp", project.cache / "cas/tmp", project.cache / "actions/tmp"]
+    places += [Path(project.environment[name]) for name in ("TMPDIR",) if name in project.environment]
     assert hidden == []
     assert [path for place in places if place.is_dir() for path in place.iterdir()] == []
