@@ -19,7 +19,7 @@ from epbuild.cluster.machine import Machine
 from epbuild.cluster.protocol import MachineReply
 from epbuild.cluster.request import read_request
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, Position, Problem, RecipeError
-from epbuild.engine.events import Event, StepOutput, StepStarted
+from epbuild.engine.events import Event, StepAdvanced, StepOutput, StepStarted
 from epbuild.recipe.remote_address import CacheChoice
 from epbuild.remote.opening import open_remote
 from epbuild.remote.settings import REMOTE, SIGNING_KEY, RemoteSettings, read_signing_key, resolve_remote_settings
@@ -138,6 +138,8 @@ def encode_event(event: Event) -> list[Any] | None:
             return ["started", step, doing]
         case StepOutput(step, text, status):
             return ["output", step, text[:_MAX_LINE], status]
+        case StepAdvanced(step, doing, done, total, seconds_left):
+            return ["advanced", step, doing, done, total, seconds_left]
     return None
 
 
@@ -148,4 +150,6 @@ def decode_event(plain: object) -> Event | None:
             return StepStarted(step, doing)
         case ["output", str(step), str(text), bool(status)]:
             return StepOutput(step, text, status)
+        case ["advanced", str(step), str(doing), int(done), int(total), int() | float() as seconds_left]:
+            return StepAdvanced(step, doing, done, total, seconds_left)
     return None

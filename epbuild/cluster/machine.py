@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,16 +25,17 @@ from epbuild.cache.staging import staged
 from epbuild.cluster.abilities import Abilities
 from epbuild.cluster.protocol import MachineReply, Outcome
 from epbuild.cluster.request import TOOLCHAIN_KIND, ActionRequest, AskedToolchain, parse_action, parse_toolchain
-from epbuild.core.digest import Blob
+from epbuild.core.digest import Blob, Count
 from epbuild.core.errors import Cancelled, EnvironmentFailure, EpbuildError, Problem, StepId, StoreError
 from epbuild.core.installer import UvListener
+from epbuild.engine.byte_progress import count_step_bytes
 from epbuild.engine.events import Progress, StepStarted
 from epbuild.engine.leases import WaitLine
 from epbuild.plan.key import compute_action_key
 from epbuild.plan.remote_record import COMPILE
 from epbuild.plan.result import ActionResult, make_action_record, open_action_records
 from epbuild.plan.steps import Action
-from epbuild.remote.cache import NotFetched, RemoteCache
+from epbuild.remote.cache import NotFetched, RemoteCache, list_blobs
 from epbuild.remote.envelope import RemoteRecord
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.execution import Execution
@@ -97,8 +98,9 @@ class Machine(Struct, frozen=True):
             is_known = record is not None
             if record is None:
                 progress.report(StepStarted(action.steps[0], "fetching"))
-                for blob in request.files:
-                    self.remote.fetch(blob, store)
+                with _counting(action, "fetching the inputs", request.files, progress) as count:
+                    for blob in request.files:
+                        self.remote.fetch(blob, store, count)
                 progress.report(StepStarted(action.steps[0], "staging"))
                 environment = self._provision(action, request, cancelled)
                 document = _build_document(action, environment, request, store)
@@ -115,7 +117,9 @@ class Machine(Struct, frozen=True):
                 record = make_action_record(document, result)
                 records.put(request.key, record)
             # Published within the lease, so that the next client finds the result.
-            if not self.remote.publish(COMPILE, request.key, record, store):
+            with _counting(action, "uploading the result", list_blobs(COMPILE, record), progress) as count:
+                published = self.remote.publish(COMPILE, request.key, record, store, count=count)
+            if not published:
                 message = "the result could not be written to the remote cache"
                 unpublished = StoreError(Problem("EPB531", message, StepId(action.id), _UNPUBLISHED_HINT))
                 return MachineReply.failure(
@@ -176,6 +180,10 @@ class Machine(Struct, frozen=True):
                 log = execution.store.put(execution.log)
                 return log if self.remote.upload_input(log, partial(execution.store.pieces, log.digest)) else None
         return None
+
+
+def _counting(action: Action, doing: str, blobs: Iterable[Blob], progress: Progress) -> AbstractContextManager[Count]:
+    return count_step_bytes(progress, action.steps[0], doing, sum(blob.size for blob in blobs))
 
 
 class _MachineExecution(Execution):

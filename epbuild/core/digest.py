@@ -28,11 +28,30 @@ Write = Callable[[memoryview], object]
 """Function that writes the next bytes of a stream. The bytes are valid only during the call."""
 
 Count = Callable[[int], object]
-"""Callback that receives the number of bytes processed since the last call. It may be called from any thread."""
+"""Callback that receives the number of bytes processed since the last call. It may be called from any thread.
+
+A negative number takes back bytes that are processed again.
+"""
 
 
 def ignore_count(size: int) -> None:
     """Ignore the number of processed bytes."""
+
+
+class RestartableCount:
+    """Callback that calls `count`. `restart` takes back all bytes so far, because they are processed again from the start."""
+
+    def __init__(self, count: Count) -> None:
+        self._count = count
+        self._done = 0
+
+    def __call__(self, size: int) -> None:
+        self._done += size
+        self._count(size)
+
+    def restart(self) -> None:
+        """Take back all bytes so far."""
+        self(-self._done)
 
 
 class Blob(Struct, frozen=True):

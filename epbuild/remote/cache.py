@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob, MissingBlob
-from epbuild.core.digest import Blob, Count, Hasher, Write, hash_stream, ignore_count
+from epbuild.core.digest import Blob, Count, Hasher, RestartableCount, Write, hash_stream, ignore_count
 from epbuild.core.errors import Cancelled, Problem
 from epbuild.remote.envelope import MAX_BYTES, RecordKind, RemoteRecord, Unusable, seal, unseal
 from epbuild.remote.keys import SigningKey
@@ -236,8 +236,11 @@ class RemoteCache:
         *,
         replace: bool = False,
         more: bool = False,
+        count: Count = ignore_count,
     ) -> Published | None:
         """Publish a result whose blobs are in the store: missing blobs first, the record last.
+
+        `count` receives the size of each piece that is sent, and of each blob that the remote cache already has.
 
         An existing usable record is kept unless some of its blobs are lost. If `more` is set, an existing record that differs from the new
         record is also replaced. If `replace` is set, an existing record is always replaced, and all blobs are uploaded again. A log that is
@@ -257,12 +260,12 @@ class RemoteCache:
         log = kind.log(record)
         if log is not None and not store.has(log.digest, log.size):  # the result was built on another machine
             kind = structs.replace(kind, log=lambda record: None)
-        blobs = _list_blobs(kind, record)
+        blobs = list_blobs(kind, record)
         is_repaired = isinstance(existing, RemoteRecord) and bad <= {blob.digest for blob in blobs}
         try:
             data = seal(kind, key, record, self._signer)
             for blob in blobs:
-                self._writing.call(partial(self._put_blob, blob, store, anyway=replace))
+                self._writing.call(partial(self._put_blob, blob, store, RestartableCount(count), anyway=replace))
             if replace or more or not is_repaired:
                 self._writing.call(lambda: self._put_record(key, data))
                 self._tally.add(sent_bytes=len(data))
@@ -272,13 +275,14 @@ class RemoteCache:
             self._tally.add(published=1)
         return "written"
 
-    def upload_input(self, blob: Blob, pieces: Callable[[], Iterator[bytes | memoryview]]) -> bool:
+    def upload_input(self, blob: Blob, pieces: Callable[[], Iterator[bytes | memoryview]], count: Count = ignore_count) -> bool:
         """Upload a blob that is not part of a result, for use by another machine. Return whether the remote cache now has the blob.
 
-        Each call of `pieces` yields the blob's bytes from the start. Raises errors of `pieces`, and Cancelled.
+        Each call of `pieces` yields the blob's bytes from the start. `count` is called as by `publish`. Raises errors of `pieces`, and
+        Cancelled.
         """
         try:
-            self._writing.call(partial(self._put_pieces, blob, pieces))
+            self._writing.call(partial(self._put_pieces, blob, pieces, RestartableCount(count)))
         except (TransferError, CircuitOpenError):
             return False
         return True
@@ -293,15 +297,19 @@ class RemoteCache:
         found = None if data is None else unseal(data, kind, key, self._trust)
         return found or Miss()
 
-    def _put_blob(self, blob: Blob, store: BlobStore, *, anyway: bool) -> None:
-        self._put_pieces(blob, partial(store.pieces, blob.digest), anyway=anyway)
+    def _put_blob(self, blob: Blob, store: BlobStore, count: RestartableCount, *, anyway: bool) -> None:
+        self._put_pieces(blob, partial(store.pieces, blob.digest), count, anyway=anyway)
 
-    def _put_pieces(self, blob: Blob, pieces: Callable[[], Iterator[bytes | memoryview]], *, anyway: bool = False) -> None:
+    def _put_pieces(
+        self, blob: Blob, pieces: Callable[[], Iterator[bytes | memoryview]], count: RestartableCount, *, anyway: bool = False
+    ) -> None:
         path = f"cas/{blob.digest}"
+        count.restart()
         if not anyway and blob.digest not in self._bad and self._stores.records.has(path, blob.size):
+            count(blob.size)
             return
         with self._tally.time_request():
-            self._stores.blobs.put(path, Content(blob.size, lambda: self._count_pieces(pieces())))
+            self._stores.blobs.put(path, Content(blob.size, lambda: self._count_pieces(pieces(), count)))
         self._bad.discard(blob.digest)
 
     def _put_record(self, key: str, data: bytes) -> None:
@@ -346,12 +354,14 @@ class RemoteCache:
         if self._cancelled.is_set():
             raise Cancelled("the remote cache")
 
-    def _count_pieces(self, pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    def _count_pieces(self, pieces: Iterator[bytes | memoryview], count: RestartableCount) -> Iterator[bytes | memoryview]:
+        count.restart()  # a redirected request is sent again
         for piece in pieces:
             self._tally.add(sent_bytes=len(piece))
             if self._cancelled.is_set():
                 raise Cancelled("the remote cache")
             yield piece
+            count(len(piece))
 
     def _report_failure(self, side: Literal["read", "written"], error: TransferError) -> None:
         message = f"the remote cache {self.name} cannot be {side}: {error.reason}"
@@ -374,7 +384,7 @@ def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def _list_blobs(kind: RecordKind, record: Mapping[str, Any]) -> list[Blob]:
+def list_blobs(kind: RecordKind, record: Mapping[str, Any]) -> list[Blob]:
     """Return the distinct blobs of a record. Its log is the last one."""
     log = kind.log(record)
     return list(dict.fromkeys([*kind.files(record).values(), *([log] if log is not None else [])]))

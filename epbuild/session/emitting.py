@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,7 +22,8 @@ from epbuild.core.directory import find_interrupted_swaps, recover_swaps
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import Problem, StepId, StoreError
 from epbuild.core.shown import format_path
-from epbuild.engine.events import Event, Progress, StepAdvanced, StepFinished, StepOutput, StepStarted, Warned
+from epbuild.engine.byte_progress import count_step_bytes
+from epbuild.engine.events import Event, Progress, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
 from epbuild.output.existing import OwnedFiles
@@ -204,28 +205,10 @@ class _Pusher(Struct, frozen=True):
     def push(self, image: Image, reference: ImageReference, copy: Copy) -> None:
         from epbuild.publish.registry.client import push
 
-        log = _PushLog(self.step, reference.host, self.progress)
-        pushed = push(image, reference, copy, log, step=StepId(self.step), cancelled=self.cancelled)
+        counting = partial(count_step_bytes, self.progress, self.step, f"pushing to {reference.host}")
+        pushed = push(image, reference, copy, counting, step=StepId(self.step), cancelled=self.cancelled)
         text = f"pushed {reference} ({pushed.digest}): {pushed.sent} blobs sent, {pushed.there} already present"
         self.progress.report(StepOutput(self.step, text))
-
-
-@dataclass
-class _PushLog:
-    """Receiver of the progress of a push. Reports the progress at most once a second."""
-
-    step: str
-    host: str
-    progress: Progress
-    _began: float = field(default_factory=time.monotonic)
-    _reported: float = 0.0
-
-    def sent(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self._reported >= 1 or done == total:
-            self._reported = now
-            left = (now - self._began) * (total - done) / done if done else 0.0
-            self.progress.report(StepAdvanced(self.step, f"pushing to {self.host}", done, total, left))
 
 
 def find_ends(emission: Emission, files: Mapping[str, Any]) -> Iterator[StepEnd]:

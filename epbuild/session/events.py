@@ -182,6 +182,12 @@ class ResultsShared(Event, frozen=True):
     """Number of results that were written."""
     total: int
     """Number of results to write."""
+    done_bytes: int = 0
+    """Bytes that were uploaded since the build began to wait."""
+    total_bytes: int = 0
+    """Bytes that were to be uploaded when the build began to wait."""
+    seconds_left: float | None = None
+    """Expected time left; null if unknown."""
 
 
 class RemoteCacheUsed(Event, frozen=True):

@@ -23,6 +23,8 @@ from epbuild.cluster.placement import RELEASE, Placement, list_needed_labels
 from epbuild.cluster.protocol import MachineReply, RequestExecutor, ToolchainDenyList, decode_error
 from epbuild.cluster.request import ActionRequest, build_request, build_toolchain_request, find_local_reason, list_files
 from epbuild.core.errors import Argument, EnvironmentFailure, EpbuildError, PlanError, Problem, StepId
+from epbuild.core.shown import describe_files
+from epbuild.engine.byte_progress import count_step_bytes
 from epbuild.engine.events import Progress, StepStarted, Warned
 from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Runnable
@@ -149,7 +151,7 @@ class RemoteMachines:
             build_request(action, key, digests, artifacts, environment), memory=expected.memory, seconds=expected.cost.seconds
         )
         self._progress.report(StepStarted(step, "sending"))
-        self._upload_inputs(action, request, digests)
+        self._upload_inputs(subject, request, digests)
         self._progress.report(StepStarted(step, "waiting for a machine"))
         with _release_job(action, idle):
             reply = self._request_reply(action, request, labels)
@@ -189,17 +191,22 @@ class RemoteMachines:
         digests = collect_digests(self._surveyor, subject, files)
         return {file: digests[file] for file in files}
 
-    def _upload_inputs(self, action: Action, request: ActionRequest, digests: Mapping[Path, str]) -> None:
+    def _upload_inputs(self, subject: KeyedAction, request: ActionRequest, digests: Mapping[Path, str]) -> None:
         """Upload all inputs of an action to the remote cache."""
-        store = self._surveyor.store
+        store, action = self._surveyor.store, subject.action
         places = {digest: path for path, digest in digests.items()}
-        for blob in request.files:
-            path = places.get(blob.digest)
-            pieces = partial(store.pieces, blob.digest) if path is None else partial(_read_pieces, path)
-            if not self._cache.upload_input(blob, pieces):
-                message = "the inputs of the action cannot be uploaded to the remote cache for other machines"
-                hint = "Check that this machine may write to the remote cache, or build without --executor."
-                raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), hint))
+        artifacts = {blob.digest: name for made in subject.needed for name, blob in made.result.artifacts.items()}
+        names = {**artifacts, **{digest: path.name for digest, path in places.items()}}
+        sizes = {names.get(blob.digest, blob.digest): blob.size for blob in request.files}
+        total = sum(blob.size for blob in request.files)
+        with count_step_bytes(self._progress, action.steps[0], f"uploading {describe_files(sizes)}", total) as count:
+            for blob in request.files:
+                path = places.get(blob.digest)
+                pieces = partial(store.pieces, blob.digest) if path is None else partial(_read_pieces, path)
+                if not self._cache.upload_input(blob, pieces, count):
+                    message = "the inputs of the action cannot be uploaded to the remote cache for other machines"
+                    hint = "Check that this machine may write to the remote cache, or build without --executor."
+                    raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), hint))
 
     def _keep_log(self, action: Action, reply: MachineReply) -> None:
         """Remove the log of an earlier run. If this run failed, save its log. The log of a successful run is part of the result."""

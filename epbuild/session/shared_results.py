@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.records import ActionRecords
+from epbuild.core.digest import Count, ignore_count
 from epbuild.core.errors import Cancelled, Problem, StoreError
 from epbuild.core.units import format_count
+from epbuild.engine.byte_progress import ByteProgress, count_bytes
 from epbuild.engine.events import Progress, Warned
 from epbuild.remote.settings import RemoteSettings
 from epbuild.session.events import RemoteCacheUsed, ResultsShared
@@ -63,6 +65,9 @@ class SharedResults:
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._writing: list[Future[object]] = []
+        self._unsent = 0
+        """Bytes of the results that have yet to be written."""
+        self._count: Count = ignore_count
         self._offer: Future[None] | None = None
         self._writing_toolchains: list[Future[object]] = []
         self._warned = False
@@ -93,8 +98,10 @@ class SharedResults:
         If `more` is true, replace a result in the cache that has fewer parts.
         """
         if self._pool is not None and self.cache is not None:
+            size = _measure_result(record)
             with self._lock:
-                self._writing.append(self._pool.submit(self._publish, self.cache, key, record, more=more))
+                self._unsent += size
+                self._writing.append(self._pool.submit(self._publish, self.cache, key, record, size, more=more))
 
     def offer(self, keys: Collection[str], records: ActionRecords) -> None:
         """Start to upload those of the stored results `keys` that the remote cache lacks, if this build writes to the cache."""
@@ -117,11 +124,8 @@ class SharedResults:
         for future in self._writing_toolchains:
             with suppress(StoreError, Cancelled):
                 future.result()  # these records only save other machines time
-        lost = 0
-        for number, future in enumerate(self._writing):
-            if not future.done():
-                self._progress.report(ResultsShared(self.cache.name, number, len(self._writing)))
-            lost += not future.result()
+        self._wait(self.cache.name)
+        lost = sum(not future.result() for future in self._writing)
         if lost and not self._warned:
             message = f"{lost} of {format_count(len(self._writing), 'result')} could not be written to the remote cache {self.cache.name}"
             self._warn(
@@ -147,14 +151,49 @@ class SharedResults:
             if is_missing and (record := records.get(key)) is not None:
                 self.add(key, record)
 
-    def _publish(self, cache: RemoteCache, key: str, record: Mapping[str, Any], *, more: bool) -> Published | None:
+    def _publish(self, cache: RemoteCache, key: str, record: Mapping[str, Any], size: int, *, more: bool) -> Published | None:
         from epbuild.plan.remote_record import COMPILE
+
+        unsent = size
+
+        def count(piece: int) -> None:
+            nonlocal unsent
+            unsent -= piece
+            self._count_sent(piece)
 
         try:
             replace = self.results is not None and key in self.results.broken
-            return cache.publish(COMPILE, key, record, self._store, replace=replace, more=more)
+            return cache.publish(COMPILE, key, record, self._store, replace=replace, more=more, count=count)
         except (StoreError, Cancelled):
             return None
+        finally:
+            count(unsent)  # the cache has the result already, or cannot be written
+
+    def _count_sent(self, size: int) -> None:
+        with self._lock:
+            self._unsent -= size
+            count = self._count
+        count(size)
+
+    def _wait(self, remote: str) -> None:
+        """Wait for the results that are being written, and report the progress."""
+        waiting = [future for future in self._writing if not future.done()]
+        if not waiting:
+            return
+
+        def report(found: ByteProgress) -> None:
+            if not found.ended:
+                done = sum(future.done() for future in self._writing)
+                self._progress.report(ResultsShared(remote, done, results, found.done, total, found.seconds_left))
+
+        results = len(self._writing)
+        with ExitStack() as stack:
+            with self._lock:
+                total = self._unsent
+                self._count = stack.enter_context(count_bytes(total, report))
+            self._progress.report(ResultsShared(remote, results - len(waiting), results, 0, total))
+            wait(waiting)
+        self._progress.report(ResultsShared(remote, results, results, total, total, 0.0))
 
     def _warn(self, problem: Problem) -> None:
         self._warned = self._warned or problem.code == "EPB521"
@@ -162,3 +201,10 @@ class SharedResults:
             self._given_warn(problem)
         else:
             self._progress.report(Warned(problem))
+
+
+def _measure_result(record: Mapping[str, Any]) -> int:
+    from epbuild.plan.remote_record import COMPILE
+    from epbuild.remote.cache import list_blobs
+
+    return sum(blob.size for blob in list_blobs(COMPILE, record))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from epbuild.cluster.dask_worker import resolve_worker_settings
+from epbuild.cluster.dask_worker import decode_event, encode_event, resolve_worker_settings
 from epbuild.core.errors import EpbuildError
+from epbuild.engine.events import Event, StepAdvanced, StepOutput, StepStarted
 from epbuild.remote.keys import SigningKey
 
 OURS = SigningKey.generate()
@@ -35,3 +38,16 @@ def test_worker_trusts_its_own_signing_key() -> None:
     settings = resolve_worker_settings({**CACHE, **KEY})
     assert settings.trust == frozenset({OURS.public})
     assert settings.signer is not None
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        StepStarted("compile:x", "compiling"),
+        StepOutput("compile:x", "50 %", status=False),
+        StepAdvanced("compile:x", "uploading the result", 1, 4, 3.0),
+        StepAdvanced("compile:x", "uploading the result", 4, 4, 0),
+    ],
+)
+def test_events_of_a_worker_reach_the_client_unchanged(event: Event) -> None:
+    assert decode_event(json.loads(json.dumps(encode_event(event)))) == event

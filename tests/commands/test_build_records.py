@@ -18,7 +18,7 @@ from epbuild.commands.reporting.recording import Recording
 from epbuild.commands.run import run
 from epbuild.engine.events import Event, NoProgress, RunStarted, StepFinished, StepStarted
 from epbuild.plan.steps import Plan, Step
-from epbuild.session.events import Fetched, Fetching, ToolchainReady, ToolchainStarted
+from epbuild.session.events import Fetched, Fetching, ResultsShared, ToolchainReady, ToolchainStarted
 from epbuild.session.request import Request
 from epbuild.survey.action_status import ActionStatus
 from epbuild.survey.status import Survey
@@ -182,7 +182,7 @@ def test_model_phase_ends_when_the_next_model_starts_and_share_spans_all(worksho
     assert found.runs[0].phases == (("staging", 1.0), ("compiling", 2.0))
 
 
-def test_toolchains_and_fetches_are_timed(workshop: Workshop) -> None:
+def test_toolchains_fetches_and_uploads_are_timed(workshop: Workshop) -> None:
     found = record_of_events(
         workshop.request,
         {},
@@ -191,11 +191,14 @@ def test_toolchains_and_fetches_are_timed(workshop: Workshop) -> None:
         (2.0, ToolchainStarted("qnn", "making")),
         (3.0, Fetched("m")),
         (4.0, ToolchainReady("qnn", "1.31.1", 2.0)),
+        (4.0, ResultsShared("cache", 0, 2, 0, 9)),
+        (4.5, ResultsShared("cache", 2, 2, 9, 9, 0.0)),
         (5.0, ToolchainStarted("other", "making")),
         (6.0, RunStarted("r", 0, 0)),
     )
     assert [(span.kind, span.name, span.started, span.ended, span.failed) for span in found.spans] == [
         ("fetch", "m", 1.0, 3.0, False),
         ("toolchain", "qnn", 2.0, 4.0, False),
+        ("upload", "cache", 4.0, 4.5, False),
         ("toolchain", "other", 5.0, 6.0, True),
     ]

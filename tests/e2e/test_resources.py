@@ -342,7 +342,6 @@ def test_a_disk_that_is_full_during_a_step_loses_nothing(
         for room in ROOMS if exhaustive else ROOMS[4::4]:
             remount(full, tmp_path / place, f"size={used + room * 1024}")
             told = full.fails(0, ENVIRONMENT)
-            print(f"{room} KiB:", told)
             if "error: " not in told:
                 break
             failures += full.shown

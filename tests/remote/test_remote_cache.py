@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.digest import Blob, hash_bytes
 from epbuild.core.errors import Cancelled
-from epbuild.remote.cache import RETRY, THREADS, Miss, NotFetched, RemoteCache
+from epbuild.remote.cache import RETRY, THREADS, Miss, NotFetched, RemoteCache, list_blobs
 from epbuild.remote.envelope import Reason, RemoteRecord, Unusable, seal
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.opening import open_web_stores
@@ -307,6 +307,29 @@ def test_valid_record_is_not_overwritten(place: Place, published: tuple[str, dic
     assert found(remote, key).record == record
     assert remote.publish(COMPILE, key, other, user.store, replace=True)
     assert found(remote, key).record == other
+
+
+def test_publishing_counts_each_blob_once(place: Place, maker: Maker, user: Maker) -> None:
+    key, record = maker.record("one", FILES)
+    size = sum(blob.size for blob in list_blobs(COMPILE, record))
+    for name, writer, missing in (("one", maker, size), ("two", user, len("a log of two"))):
+        counted: list[int] = []
+        key, record = writer.record(name, FILES)
+        remote = writer.remote(place, trust=TRUST, signer=OURS)
+        assert remote.publish(COMPILE, key, record, writer.store, count=counted.append) == "written"
+        assert sum(counted) == size, "blobs that the remote cache already has are counted too"
+        assert remote.statistics.sent_bytes >= missing
+
+
+@pytest.mark.parametrize("fault", ["reset", "status"])
+def test_a_repeated_upload_is_counted_once(server: CacheServer, maker: Maker, fault: Any) -> None:
+    key, record = maker.record("one", FILES)
+    counted: list[int] = []
+    server.faults.append(Fault(fault, "PUT", "cas", times=2))
+    remote = maker.remote(ServerPlace(server), trust=TRUST, signer=OURS)
+    assert remote.publish(COMPILE, key, record, maker.store, count=counted.append) == "written"
+    assert sum(counted) == sum(blob.size for blob in list_blobs(COMPILE, record))
+    assert maker.warnings == []
 
 
 def test_additions_to_a_record_are_written_only_if_different(place: Place, maker: Maker) -> None:

@@ -98,7 +98,7 @@ EVENTS: tuple[Event, ...] = (
     ),
     ComparisonFinished(2.75, 1, 0, 1, 0, 0),
     ToolchainLocked("qnn", ("linux-x86_64", "windows-arm64"), 10, 2.5),
-    ResultsShared("https://cache.example/x", 1, 2),
+    ResultsShared("https://cache.example/x", 1, 2, 1_200_000_000, 3_200_000_000, 8.0),
     RemoteCacheUsed("https://cache.example/x", 50, 46, 1, 1_200_000_000, 2, 300_000, 14.25),
     ToolchainInstalling("qnn", "fetching onnxruntime-qnn", 8_400_000, 142_000_000),
     ToolchainFailed("qnn"),

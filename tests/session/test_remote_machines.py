@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from epbuild.cluster.protocol import MachineReply
 from epbuild.cluster.request import ActionRequest
 from epbuild.core.digest import hash_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, PlanError, Problem
+from epbuild.engine.byte_progress import count_step_bytes
 from epbuild.engine.events import EventList, Progress, Warned
 from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Cost, Runnable
@@ -24,6 +26,7 @@ from epbuild.session.request import RemoteChoice
 from epbuild.session.session import open_session
 from tests.session.shared_machines import machines_in
 from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, Workshop
+from tests.support.moments import at_each_call
 
 NO_DEVICE = EnvironmentFailure(Problem("EPB542", "it has no device"))
 
@@ -117,10 +120,15 @@ def test_a_remote_result_is_read_from_the_remote_cache(opened: Open, outcome: st
 
 def test_inputs_are_uploaded_before_a_machine_runs_the_action(opened: Open) -> None:
     case = opened(MachineReply("made", "builder"))
-    case.make()
+    counted: list[Mapping[str, Any]] = []
+    with at_each_call(count_step_bytes, lambda values: counted.append({**values})):
+        case.make()
     assert case.session.remote is not None
-    source = {blob.digest: blob for blob in case.executor.requests[0].files}[hash_file(case.action.files[0])]
+    files = case.executor.requests[0].files
+    source = {blob.digest: blob for blob in files}[hash_file(case.action.files[0])]
     case.session.remote.check(source)
+    uploads = {(values["step"], values["total"]) for values in counted if values["doing"].startswith("uploading ")}
+    assert uploads == {(case.action.steps[0], sum(blob.size for blob in files))}
 
 
 def test_the_error_of_a_machine_names_the_machine(opened: Open) -> None:

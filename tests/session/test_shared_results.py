@@ -18,9 +18,9 @@ from epbuild.commands.run import cover, run
 from epbuild.core.errors import BuildError, RecipeError
 from epbuild.engine.events import EventList
 from epbuild.report.json.build import plan_document
-from epbuild.report.terminal.event_lines import format_remote
+from epbuild.report.terminal.event_lines import format_remote, format_upload
 from epbuild.report.terminal.store import NoBar
-from epbuild.session.events import ModelCovered, RemoteCacheUsed
+from epbuild.session.events import ModelCovered, RemoteCacheUsed, ResultsShared
 from epbuild.session.planning import read_plan, resolve_remote
 from epbuild.session.request import RemoteChoice
 from epbuild.survey.remote_results import RemoteResults
@@ -76,6 +76,30 @@ def test_results_of_one_machine_are_restored_on_another(place: Place, machines: 
     assert {outcome for outcome, _ in origins(reader).values()} == {"current"}
     assert not [event for event in reader.events if isinstance(event, RemoteCacheUsed)]
     assert reader.states() == dict.fromkeys(STEPS, "current")
+
+
+@pytest.mark.waits
+@pytest.mark.slow
+def test_waiting_for_uploads_reports_bytes_and_the_time_left(
+    server: CacheServer, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPBUILD_REMOTE_CACHE", server.address)
+    server.latency = 0.2
+    writer = machines("writer")
+    writer.remote = RemoteChoice("write")
+    writer.build()
+    first, *later, last = [event for event in writer.events if isinstance(event, ResultsShared)]
+    assert (first.done, first.done_bytes, first.seconds_left) == (0, 0, None)
+    assert (last.done, last.done_bytes) == (last.total, last.total_bytes) == (2, first.total_bytes)
+    assert 0 < first.total_bytes <= sum(len(data) for (space, _), data in server.objects.items() if space == "cas")
+    assert later
+    assert all(0 < event.done_bytes < event.total_bytes and event.seconds_left for event in later)
+
+
+def test_the_progress_of_uploads_is_shown_with_the_time_left() -> None:
+    event = ResultsShared("https://cache.example", 1, 2, 1_200_000_000, 3_200_000_000, 8.0)
+    assert format_upload(event) == "writing results: 1 of 2 done, 1.2 GB of 3.2 GB, about 8 s left"
+    assert format_upload(ResultsShared("https://cache.example", 0, 2)) == "writing results: 0 of 2 done"
 
 
 def test_the_log_of_a_remote_compile_is_downloaded_on_request(place: Place, machines: Machines) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ import pytest
 
 from epbuild.archive.artifact import Artifact
 from epbuild.archive.oci import Image, build_image
-from epbuild.core.digest import Write
+from epbuild.core.digest import Count, Write
 from epbuild.core.errors import EnvironmentFailure, StepId
 from epbuild.publish.registry.client import Pushed, push
 from epbuild.recipe.image_reference import parse_image_reference
@@ -55,10 +56,12 @@ class Pusher:
         self.told.clear()
         reference = parse_image_reference(f"{host or '127.0.0.1'}:{server.port}/team/models:{tag}")
         give, retry = options.pop("pour", pour), RetryPolicy(options.pop("pauses", (0.0, 0.0, 0.0)))
-        return push(self.image, reference, give, self, step=STEP, retry=retry, **options)
+        return push(self.image, reference, give, self.counting, step=STEP, retry=retry, **options)
 
-    def sent(self, done: int, total: int) -> None:
-        self.told.append((done, total))
+    @contextmanager
+    def counting(self, total: int) -> Iterator[Count]:
+        self.told.append((0, total))
+        yield lambda size: self.told.append((self.told[-1][0] + size, total))
 
     def fails(self, server: Server, **options: Any) -> tuple[str, str]:
         """Push to `server`, which has to fail, and return the code and the text of the failure."""

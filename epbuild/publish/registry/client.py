@@ -10,8 +10,10 @@ import json
 import re
 import threading
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, TypeVar
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from msgspec import Struct
@@ -19,6 +21,7 @@ from msgspec import Struct
 from epbuild.archive.artifact import Artifact, Copy
 from epbuild.archive.oci import Document, Image
 from epbuild.archive.oci_layout import MANIFEST_TYPE
+from epbuild.core.digest import Count, RestartableCount, Write
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
 from epbuild.publish.registry.credentials import PASSWORD, REGISTRY, USER, Credentials, CredentialsError, find_credentials
 from epbuild.recipe.image_reference import LOOPBACK, ImageReference
@@ -39,11 +42,8 @@ _LOCAL = frozenset(host.strip("[]") for host in LOOPBACK)
 _T = TypeVar("_T")
 
 
-class PushProgress(Protocol):
-    """Receiver of the progress of a push."""
-
-    def sent(self, done: int, total: int) -> None:
-        """Report that the registry has `done` of the `total` bytes of the image's blobs. Failed attempts do not count."""
+Counting = Callable[[int], AbstractContextManager[Count]]
+"""Function that reports the progress of sending a number of bytes in a `with` block."""
 
 
 class Pushed(Struct, frozen=True):
@@ -60,7 +60,7 @@ def push(
     image: Image,
     reference: ImageReference,
     copy: Copy,
-    progress: PushProgress,
+    counting: Counting,
     *,
     step: StepId | None = None,
     cancelled: threading.Event | None = None,
@@ -74,7 +74,7 @@ def push(
     local = _LOCAL if reference.is_local else ()
     client = HttpClient(local=local, upgrades=True, address_hint="Check the reference.", cancelled=cancelled)
     try:
-        return _Push(image, reference, copy, progress, step, client, retry or RetryPolicy()).run()
+        return _Push(image, reference, copy, counting, step, client, retry or RetryPolicy()).run()
     finally:
         client.close()
 
@@ -84,7 +84,7 @@ class _Push:
     image: Image
     reference: ImageReference
     copy: Copy
-    progress: PushProgress
+    counting: Counting
     step: StepId | None
     client: HttpClient
     retry: RetryPolicy
@@ -93,30 +93,25 @@ class _Push:
         self._root = f"{'http' if self.reference.is_local else 'https'}://{self.reference.host}/v2/{self.reference.repository}"
         self._credentials: Credentials | None = None
         self._authorization: str | None = None
-        self._done = 0
-        self._total = self.image.config.size + sum(artifact.size for artifact in self.image.blobs)
 
     def run(self) -> Pushed:
         blobs: tuple[Artifact | Document, ...] = (*self.image.blobs, self.image.config)
-        self.progress.sent(0, self._total)
-        sent = [blob for blob in blobs if self._push_blob(blob)]
+        missing = [blob for blob in blobs if not self._has_blob(blob)]
+        size = sum(blob.size for blob in missing)
+        with self.counting(size) as count:
+            for blob in missing:
+                self._retry(partial(self._upload, blob, RestartableCount(count)))
         self._put_manifest(self.image.digest)
         self._put_manifest(self.reference.tag)
-        size = sum(blob.size for blob in sent)
-        return Pushed(self.reference, self.image.digest, len(sent), size, len(blobs) - len(sent))
+        return Pushed(self.reference, self.image.digest, len(missing), size, len(blobs) - len(missing))
 
-    def _push_blob(self, blob: Artifact | Document) -> bool:
-        """Upload a blob unless the registry has it. Return whether it was uploaded."""
+    def _has_blob(self, blob: Artifact | Document) -> bool:
         found = self._retry(lambda: self._request("HEAD", f"{self._root}/blobs/sha256:{blob.sha256}"))
         if found.status not in (200, 404):
             self._raise_refusal("say whether it has a blob", found)
-        before = self._done
-        if found.status == 404:
-            self._retry(lambda: self._upload(blob, before))
-        self._advance(before + blob.size)
-        return found.status == 404
+        return found.status == 200
 
-    def _upload(self, blob: Artifact | Document, before: int) -> None:
+    def _upload(self, blob: Artifact | Document, count: RestartableCount) -> None:
         """Upload a blob in one piece: POST opens the upload, and PUT sends all bytes ("Pushing a blob monolithically")."""
         opened = self._request("POST", f"{self._root}/blobs/uploads/")
         location = opened.headers.get("Location")
@@ -124,24 +119,20 @@ class _Push:
             self._raise_refusal("accept a blob", opened)
         place = self.client.resolve(opened.url, location)
         place += f"{'&' if urlsplit(place).query else '?'}{urlencode({'digest': f'sha256:{blob.sha256}'})}"
-        done = self._request("PUT", place, Body(blob.size, _OCTETS, lambda write: self._send_blob(blob, before, write)))
+        done = self._request("PUT", place, Body(blob.size, _OCTETS, partial(self._send_blob, blob, count)))
         if done.status not in _CREATED:
             self._raise_refusal(f"accept the blob {blob.sha256[:12]} of {blob.size} bytes", done)
 
-    def _send_blob(self, blob: Artifact | Document, before: int, write: Callable[[memoryview], object]) -> None:
-        def counted(data: memoryview) -> None:
+    def _send_blob(self, blob: Artifact | Document, count: RestartableCount, write: Write) -> None:
+        def write_counted(data: memoryview) -> None:
             write(data)
-            self._advance(self._done + data.nbytes)
+            count(data.nbytes)
 
-        self._advance(before)
+        count.restart()
         if isinstance(blob, Document):
-            counted(memoryview(blob.data))
+            write_counted(memoryview(blob.data))
         else:
-            self.copy(blob, counted)
-
-    def _advance(self, done: int) -> None:
-        self._done = done
-        self.progress.sent(done, self._total)
+            self.copy(blob, write_counted)
 
     def _put_manifest(self, name: str) -> None:
         """Upload the manifest under `name` unless it exists there, because some registries reject an existing tag."""

@@ -10,7 +10,7 @@ from epbuild.core.units import format_count, format_estimate
 from epbuild.diff.byte_differences import DifferingBytes, FileDifference
 from epbuild.engine.events import Completion, Event, RunFinished, StepFailed, StepFinished
 from epbuild.report.formatting import format_size, shorten_list
-from epbuild.report.listeners import FILES
+from epbuild.report.listeners import FILES, format_rest
 from epbuild.report.terminal.screen import paint
 from epbuild.session.events import (
     ComparisonFinished,
@@ -18,6 +18,7 @@ from epbuild.session.events import (
     Hashed,
     OutputRemoved,
     RemoteCacheUsed,
+    ResultsShared,
     StepCompared,
     ToolchainLocked,
     ToolchainReady,
@@ -80,6 +81,12 @@ def format_remote(event: RemoteCacheUsed) -> str:
     written = [f"{event.published} written"] if event.published or not event.asked else []
     size = format_size(event.received_bytes + event.sent_bytes)
     return f"remote cache: {', '.join([*found, *written, size])} in {event.seconds:.{0 if event.seconds >= 10 else 1}f} s"
+
+
+def format_upload(event: ResultsShared) -> str:
+    """Format the progress of uploads, such as `writing results: 1 of 2 done, 1.2 GB of 3.2 GB, about 8 s left`."""
+    size = f", {format_size(event.done_bytes)} of {format_size(event.total_bytes)}" if event.total_bytes else ""
+    return f"writing results: {event.done} of {event.total} done{size}{format_rest(event.seconds_left)}"
 
 
 def end_lines(event: Event) -> Iterator[str]:

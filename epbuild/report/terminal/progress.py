@@ -36,6 +36,7 @@ from epbuild.report.terminal.event_lines import (
     format_remote,
     format_summary,
     format_time_left,
+    format_upload,
     format_waiting,
     paint_label,
 )
@@ -110,8 +111,8 @@ class _BuildLines(Listener):
                 self._show(name, format_bytes(event))
             case Hashing():
                 self._show(FILES, format_bytes(event))
-            case ResultsShared(_, done, total):
-                self._show("remote cache", f"writing results: {done} of {total} done")
+            case ResultsShared():
+                self._show("remote cache", format_upload(event))
             case RemoteCacheUsed():
                 self._drop("remote cache")
                 self._print(format_remote(event))
