@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from epbuild.cache.checksums import Check, Checksums
+from epbuild.cache.digests import stat_writes
 from epbuild.cache.drafts import Draft, Drafts, discard, touch
 from epbuild.cache.entries import CacheEntry, list_files_below
 from epbuild.cache.errors import DamagedBlob, MissingBlob, translate_os_errors
@@ -45,6 +46,8 @@ class BlobStore:
         self._damaged = root / "cas" / "damaged"
         self._drafts = Drafts(root / "cas" / "tmp")
         self._checksums = Checksums(root / "cas" / "xxh3-128", self._drafts)
+        self._written: dict[str, tuple[int, ...]] = {}
+        """Stat of each file that this process wrote, by digest."""
 
     @property
     def partials(self) -> Path:
@@ -60,7 +63,7 @@ class BlobStore:
         the call, the file may be missing at `path`, even if the call failed. `count` receives the size of each stored piece.
         """
         known = self.find(path.name)
-        if known is not None and path == self.place(path.name) and touch(path):
+        if known is not None and path == self.place(path.name) and self._touch(path.name):
             count(known.size)
             return known
         task = f"store {path} in {self.root}"
@@ -128,6 +131,11 @@ class BlobStore:
             return os.stat(self._build_path(digest)).st_size == size  # noqa: PTH116 - called for tens of thousands of blobs
         except (OSError, MissingBlob):
             return False
+
+    def has_written(self, digest: str) -> bool:
+        """Return whether this process wrote the file of a blob, and no process has changed the file since. Reads no content."""
+        known = self._written.get(digest)
+        return known is not None and known == stat_writes(self.place(digest))
 
     def materialize(self, digest: str, destination: str | Path, count: Count = ignore_count) -> None:
         """Create `destination`, which must not exist, as an ordinary writable file with the content of a blob.
@@ -244,17 +252,26 @@ class BlobStore:
     def _publish(self, draft: Draft, blob: Blob) -> None:
         place = self.place(blob.digest)
         if self.has(blob.digest, blob.size):
-            if touch(place):
+            if self._touch(blob.digest):
                 return
         else:
             with suppress(FileNotFoundError):
                 self._set_aside(blob.digest, place.stat())
         try:
             draft.publish(place, read_only=True)
+            self._written[blob.digest] = stat_writes(place)
         except PermissionError:
             # Windows does not replace read-only files. If another writer was faster, its blob has the same content.
             if not self.has(blob.digest, blob.size):
                 raise
+
+    def _touch(self, digest: str) -> bool:
+        """Record a use of a blob. Return False on failure, such as a missing file."""
+        place, is_own = self.place(digest), self.has_written(digest)
+        touched = touch(place)
+        if is_own:
+            self._written[digest] = stat_writes(place)
+        return touched
 
     def _open(self, digest: str) -> io.FileIO:
         place = self.place(digest)

@@ -259,6 +259,15 @@ def is_unchanged(path: Path, key: StatKey) -> bool:
         return False
 
 
+def stat_writes(path: Path) -> tuple[int, ...]:
+    """Return stats that change when a file is written or replaced, but not when a hard link is added. Empty if the file is gone."""
+    try:
+        seen = path.stat()
+    except OSError:
+        return ()
+    return seen.st_size, seen.st_mtime_ns, seen.st_ino
+
+
 def _make_absolute(path: str | Path) -> str:
     """Return the absolute path as text. This function avoids pathlib, which is too slow for tens of thousands of files."""
     name = str(path)

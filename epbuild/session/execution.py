@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from epbuild.actions.action_type import KeyInputs
 from epbuild.actions.types import get_action_type
+from epbuild.cache.digests import stat_writes
 from epbuild.cache.workspace import get_log_path
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.safepath import is_regular
@@ -57,7 +58,9 @@ class WatchedExecution(Execution):
         """Raise BuildError if an input of the action differs from the key document, or may have differed temporarily."""
         action, needed, document = self.subject.action, self.subject.needed, self.subject.document
         kind, environment = get_action_type(action), self.environment.refresh()
-        digests = self.surveyor.digests.of_many(action.files)
+        # The digests of blobs that this build wrote are known. Older blobs may have been damaged.
+        written = {path: digest for path, digest in find_blobs(self.surveyor, needed).items() if self.store.has_written(digest)}
+        digests = {**self.surveyor.digests.of_many(path for path in action.files if path not in written), **written}
         changes = describe_differences(
             document, kind.key_document(action, KeyInputs(digests, kind.identity(action, environment), needed))
         )
@@ -101,7 +104,7 @@ class Executions:
         """Open one run of an action for a `with` block. The run's log is called `name`. Raises BuildError if the toolchain has changed."""
         action, workspace, store = subject.action, self._surveyor.workspace, self._surveyor.store
         environment = self._check_toolchain(action, subject.document)
-        blobs = {store.place(digest) for made in subject.needed for digest in made.result.digests.values()}
+        blobs = find_blobs(self._surveyor, subject.needed)
         log = get_log_path(workspace.directory, name, self._surveyor.memory.configuration.recipe)
         log.parent.mkdir(exist_ok=True)
         if not is_regular(log):  # a checkout may contain a link or a pipe
@@ -141,14 +144,10 @@ class _ExecutionFactory(Struct, frozen=True):
 
 def collect_digests(surveyor: Surveyor, subject: KeyedAction, files: Iterable[Path]) -> Mapping[Path, str]:
     """Return the SHA-256 of `files` and of the blobs that an action needs. Blobs are not read, as their names contain the digest."""
-    blobs = {surveyor.store.place(digest): digest for made in subject.needed for digest in made.result.digests.values()}
+    blobs = find_blobs(surveyor, subject.needed)
     return {**surveyor.digests.of_many(file for file in files if file not in blobs), **blobs}
 
 
-def stat_writes(path: Path) -> tuple[int, ...]:
-    """Return stats that change when a file is written or replaced, but not when a hard link is added. Empty if the file is gone."""
-    try:
-        seen = path.stat()
-    except OSError:
-        return ()
-    return seen.st_size, seen.st_mtime_ns, seen.st_ino
+def find_blobs(surveyor: Surveyor, needed: Iterable[Made]) -> dict[Path, str]:
+    """Return the SHA-256 of each blob of the `needed` results, by path in the store."""
+    return {surveyor.store.place(digest): digest for made in needed for digest in made.result.digests.values()}

@@ -649,3 +649,21 @@ def test_reader_never_receives_all_pieces_of_a_damaged_blob(store: BlobStore, si
     with pytest.raises(DamagedBlob):
         deque(map(passed.extend, store.pieces(blob.digest)), maxlen=0)
     assert len(passed) < size
+
+
+def test_own_blobs_are_known_until_their_file_changes(store: BlobStore) -> None:
+    blob = stored(store, b"weights")
+    assert store.has_written(blob.digest)
+    assert not BlobStore(store.root).has_written(blob.digest)
+    store.put(store.place(blob.digest))  # used again
+    assert store.has_written(blob.digest)
+    overwrite(store.place(blob.digest), b"damaged")
+    assert not store.has_written(blob.digest)
+
+
+def test_damaged_blobs_that_are_stored_again_do_not_count_as_written(store: BlobStore) -> None:
+    blob = stored(store, b"weights")
+    overwrite(store.place(blob.digest), b"changed")
+    other = BlobStore(store.root)
+    stored(other, b"weights")  # as large as the damaged file, which is not read
+    assert not other.has_written(blob.digest)
