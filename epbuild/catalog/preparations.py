@@ -59,6 +59,8 @@ class PreparationEntry(Struct, frozen=True):
     """Distributions that the step's toolchain needs."""
     options: Mapping[str, PreparationOption]
     origin: str
+    memory_per_byte: float
+    """Bytes of memory for each byte of the model, in addition to the memory of a process without a model."""
     short: str | None = None
     """Option to set if the recipe has a single value in place of a mapping of options."""
     one_of: tuple[str, ...] = ()

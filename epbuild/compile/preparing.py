@@ -20,7 +20,7 @@ from epbuild.onnxfile.edit.fix_sizes import fix_sizes
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.onnxfile.read.wire import MalformedModel
-from epbuild.plan.preparing import PYTHON, Preparation
+from epbuild.plan.preparing import PYTHON, Preparation, estimate_library_memory
 from epbuild.plan.result import Measurements, PreparationResult, PreparedModel
 from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, diagnose, extract_last_lines, is_disk_full, shorten_middle
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
@@ -31,6 +31,7 @@ REQUEST_FORMAT = 1
 _MAX_QUOTES = 2
 _MAX_QUOTE = 400
 _SHELL_SIGNALS = range(128 + 1, 128 + 65)  # a shell's exit status: 128 plus the signal that ended its last command
+_LARGE_MEMORY = 1_000_000_000
 _MIN_WINDOWS_ERROR = 0xC0000000
 _TRACEBACK = "Traceback (most recent call last)"
 _DATA = "Save the weights in the model's file or in a file beside it."
@@ -64,7 +65,7 @@ def _prepare(preparation: Preparation, execution: Execution) -> tuple[ModelHeade
     _check_packages(preparation, execution)
     _stage(preparation, execution)
     step = StepId(preparation.id)
-    execution.progress.report(StepStarted(step, "preparing"))
+    execution.progress.report(StepStarted(step, f"preparing{_describe_memory(preparation)}"))
     environment = {**_ENVIRONMENT, **preparation.environment}
     worker = Worker("preparation", preparation.script or RUN_COMMAND, preparation.timeout, environment)
     ending = execution.run(worker, step, StepLog(step, execution.progress))
@@ -77,6 +78,14 @@ def _prepare(preparation: Preparation, execution: Execution) -> tuple[ModelHeade
     if not preparation.is_make:
         shutil.rmtree(execution.staging / "in")
     return header, ending
+
+
+def _describe_memory(preparation: Preparation) -> str:
+    """Return a clause about the memory that a preparation needs, or an empty string if it is small or unknown."""
+    from rich.filesize import decimal
+
+    needed = preparation.memory or estimate_library_memory(preparation) or 0
+    return f", which needs about {decimal(needed)} of memory" if needed >= _LARGE_MEMORY else ""
 
 
 def _check_packages(preparation: Preparation, execution: Execution) -> None:

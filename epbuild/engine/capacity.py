@@ -14,9 +14,12 @@ _BASE_BYTES = 200_000_000
 _BYTES_PER_BYTE = 2.5
 
 
-def estimate_memory(model_bytes: int) -> int:
-    """Estimate the memory in bytes for compiling `model_bytes` bytes of models. A measured value is better than this estimate."""
-    return _BASE_BYTES + int(_BYTES_PER_BYTE * model_bytes)
+def estimate_memory(model_bytes: int, per_byte: float = _BYTES_PER_BYTE) -> int:
+    """Estimate the memory in bytes for work on `model_bytes` bytes of models. A measured value is better than this estimate.
+
+    `per_byte` is the memory in bytes for each byte of the models. The default is that of a compile.
+    """
+    return _BASE_BYTES + int(per_byte * model_bytes)
 
 
 def get_memory(groups: Path = Path("/sys/fs/cgroup")) -> int | None:

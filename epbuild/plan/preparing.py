@@ -23,6 +23,7 @@ from epbuild.catalog.preparations import list_providers
 from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import is_file
+from epbuild.engine.capacity import estimate_memory
 from epbuild.onnxfile.read.model_header import Dimension, ModelHeader
 from epbuild.onnxfile.read.sizes import fit_sizes
 from epbuild.plan.known_patterns import to_document
@@ -143,6 +144,19 @@ class Preparation(Struct, frozen=True):
         """Short name for messages: the kind, or the first two words of the command."""
         words = (word.removeprefix(f"{FILES}/") for word in self.command[:2])
         return " ".join(words) if self.kind == RUN else self.kind
+
+
+def estimate_library_memory(preparation: Preparation) -> int | None:
+    """Estimate the memory in bytes that the library of a built-in preparation needs. Return None for a user's program.
+
+    Raises OSError if a file is missing.
+    """
+    if preparation.kind == RUN:
+        return None
+    size = sum(
+        path.stat().st_size for path in {*preparation.files, *(preparation.beginning if preparation.source is None else ())}
+    )
+    return estimate_memory(size, built_in(preparation.kind).memory_per_byte)
 
 
 def make_step_id(model: str, number: int, kind: str) -> str:

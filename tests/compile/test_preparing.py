@@ -24,7 +24,8 @@ from epbuild.commands.explain import explain
 from epbuild.commands.gc import find_needed_entries
 from epbuild.commands.run import run
 from epbuild.core.errors import PlanError
-from epbuild.engine.events import EventList, NoProgress, StepFailed, StepFinished
+from epbuild.engine.events import EventList, NoProgress, StepFailed, StepFinished, StepStarted
+from epbuild.plan.preparing import Preparation, estimate_library_memory
 from epbuild.session.events import StepCompared
 from epbuild.session.rebuild import get_kept_folder
 from epbuild.toolchain.process import Ending
@@ -198,6 +199,27 @@ def test_prepared_model_is_the_compiled_model(workshop: Preparer) -> None:
     prepared = workshop.record(ADD).result["artifacts"]["prefill.onnx"]["digest"]
     assert record.key_document["members"][0]["graph"] == prepared
     assert prepared != hashlib.sha256((workshop.folder / "prefill.onnx").read_bytes()).hexdigest()
+
+
+def test_memory_of_a_large_preparation_is_told_when_it_starts(workshop: Preparer) -> None:
+    workshop.change_recipe("timeout: 60", "timeout: 60, memory: 12.7GB")
+    workshop.build_all("prepare:*")
+    told = [event.doing for event in workshop.events if isinstance(event, StepStarted) and event.doing.startswith("preparing")]
+    assert sorted(told) == ["preparing", "preparing", "preparing, which needs about 12.7 GB of memory"]
+
+
+def test_memory_of_built_in_preparations_is_estimated_from_the_model(workshop: Preparer) -> None:
+    data = workshop.folder / "large.data"
+    with data.open("wb") as file:
+        file.truncate(2_500_000_000)
+    plan = workshop.survey().plan
+    action = plan.actions[FOLD_CLASSIFIER]
+    assert isinstance(action, Preparation)
+    assert estimate_library_memory(action) is None
+    assert action.source is not None
+    source = replace(action.source, external={"large.data": data})
+    needed = estimate_library_memory(replace(action, kind="quantize", source=source, staged={}))
+    assert needed == pytest.approx(12_700_000_000, rel=0.01)
 
 
 def test_script_edit_without_effect_causes_no_compile(workshop: Preparer) -> None:
