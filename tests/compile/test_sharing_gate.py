@@ -23,7 +23,7 @@ Meddle = Callable[[dict[str, Any], Path], Ending | None]
 
 def gate(ratio: float) -> tuple[str, str]:
     """Return the edit of the recipe that requires a ratio of the decoder."""
-    return EXPECT, EXPECT.replace("}", f", shared_bytes: {{min_ratio: {ratio}}}}}")
+    return EXPECT, EXPECT.replace("}", f", shared_bytes: {{min_ratio: {ratio}, measure: alone}}}}")
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_another_checkout_restores_the_measurement_with_the_result(
 
 def test_failing_result_is_not_measured(workshop: Workshop) -> None:
     workshop.build()
-    workshop.write_recipe((EXPECT, "expect: {fallback_nodes: 0, shared_bytes: {min_ratio: 0.3}}"))
+    workshop.write_recipe((EXPECT, "expect: {fallback_nodes: 0, shared_bytes: {min_ratio: 0.3, measure: alone}}"))
     assert all("did not compile" in reason for reason in workshop.reasons(SHARE))
     assert workshop.build().exit_code == 1
     assert (workshop.failures, workshop.compiled) == (["EPB609", "EPB609"], [])

@@ -110,7 +110,7 @@ def test_groups_that_wait_for_a_slow_disk_are_limited(workshop: Workshop, overla
 
 @pytest.mark.slow
 def test_group_with_measurements_keeps_its_slot_for_the_measurements(workshop: Workshop, overlap: Overlap) -> None:
-    workshop.write_recipe(("fallback_nodes: 1}", "fallback_nodes: 1, shared_bytes: {min_ratio: 0.1}}"))
+    workshop.write_recipe(("fallback_nodes: 1}", "fallback_nodes: 1, shared_bytes: {min_ratio: 0.1, measure: alone}}"))
     overlap.held = LONG_ENOUGH
     assert in_the_background(workshop)() == 0
     assert workshop.compiled == ["prefill+decode", "prefill", "decode", "classifier"]

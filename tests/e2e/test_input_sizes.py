@@ -35,7 +35,7 @@ groups:
       - {model: reader, name: page, input_shapes: {x: [1, 3, 64, 96]}}
     targets: [phone]
     share_weights: true
-    expect: {ep_context_nodes: 1, fallback_nodes: 0, shared_bytes: {min_ratio: 0.2}}
+    expect: {ep_context_nodes: 1, fallback_nodes: 0, shared_bytes: {min_ratio: 0.2, measure: alone}}
 outputs:
   - {layout: directory, path: dist, provenance: true, sbom: true, include_source: "base/${model}.onnx"}
 """

@@ -31,7 +31,7 @@ def note(events: list[dict[str, Any]]) -> str:
 
 
 def test_sharing_savings_are_enforced_and_measured_once(new_quickstart: Project) -> None:
-    new_quickstart.edit(EXPECT, f"{EXPECT}, shared_bytes: {{min_ratio: 0.3}}")
+    new_quickstart.edit(EXPECT, f"{EXPECT}, shared_bytes: {{min_ratio: 0.3, measure: alone}}")
     events = new_quickstart.build("epbuild.yaml", DECODER)
     assert measured(events) == MEASURED
     shared, good = binaries(new_quickstart), new_quickstart.files()
@@ -51,7 +51,7 @@ def test_sharing_savings_are_enforced_and_measured_once(new_quickstart: Project)
     assert new_quickstart.files() == good
     assert logs == {path: path.stat().st_mtime_ns for path in (new_quickstart.folder / ".epbuild/logs").iterdir()}
 
-    gated = f"{EXPECT}, shared_bytes: {{min_ratio: 0.3}}"
+    gated = f"{EXPECT}, shared_bytes: {{min_ratio: 0.3, measure: alone}}"
     new_quickstart.edit(gated, EXPECT.replace("true", "false"))
     assert compiled(new_quickstart.build("epbuild.yaml", DECODER)) == set(), "the members alone are this group's results"
     alone = binaries(new_quickstart)
@@ -68,7 +68,7 @@ def test_sharing_savings_are_enforced_and_measured_once(new_quickstart: Project)
 def test_a_new_sharing_gate_only_measures_and_the_plan_announces_it(quickstart: Project) -> None:
     quickstart.build("epbuild.yaml", DECODER)
     good = quickstart.files()
-    quickstart.edit(EXPECT, f"{EXPECT}, shared_bytes: {{min_ratio: 0.3}}")
+    quickstart.edit(EXPECT, f"{EXPECT}, shared_bytes: {{min_ratio: 0.3, measure: alone}}")
     plan = json.loads(quickstart.epbuild("plan", "epbuild.yaml", DECODER, "--json").stdout)
     [reasons] = [step["reasons"] for step in plan["steps"] if step["id"] == SHARE]
     assert reasons == [

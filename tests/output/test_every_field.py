@@ -422,8 +422,12 @@ CASES: dict[str, Case | str] = {
         {"groups.pair.models.1": {"model": "right", "compile": {"initializers": {"store": "source"}}}}, given=LISTED
     ),
     "groups.*.models[].expect.shared_bytes.min_ratio": "it is refused there, since it is the group's",
+    "groups.*.models[].expect.shared_bytes.measure": "it is refused there, since it is the group's",
+    "groups.*.expect.shared_bytes.measure": "it has one value",
     "groups.*.expect.shared_bytes.min_ratio": Case(
-        {"groups.pair.expect": {"fallback_nodes": "any", "shared_bytes": {"min_ratio": 0.01}}}, given=SHARING, counts=False
+        {"groups.pair.expect": {"fallback_nodes": "any", "shared_bytes": {"min_ratio": 0.01, "measure": "alone"}}},
+        given=SHARING,
+        counts=False,
     ),
     "outputs[].layout": Case({"outputs.0.layout": LAYOUTS[1]}),
     "outputs[].path": Case({"outputs.0.path": "dist/plain/elsewhere"}),

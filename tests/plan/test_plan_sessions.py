@@ -110,7 +110,7 @@ def test_wrong_sizes_of_an_uncompiled_model_are_reported(workshop: Path, sizes: 
 
 
 def test_members_in_no_set_have_no_sharing_ratio(workshop: Path) -> None:
-    text = edited(TEXT, (SETS[1], f"{SETS[1]}\n    expect: {{shared_bytes: {{min_ratio: 0.3}}}}"))
+    text = edited(TEXT, (SETS[1], f"{SETS[1]}\n    expect: {{shared_bytes: {{min_ratio: 0.3, measure: alone}}}}"))
     groups = plan_of(workshop, text, ["emit:decoder/*"]).session_groups
     assert [group.min_shared_ratio for group in groups.values()] == [0.3 if group.share else None for group in groups.values()]
 

@@ -17,7 +17,7 @@ from epbuild.session.events import OutputRemoved
 from tests.support.fake_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, sharing_group, source_model
 
 EXPECT = "expect: {ep_context_nodes: 1, fallback_nodes: 1}"
-GATE = EXPECT.replace("}", ", shared_bytes: {min_ratio: 0.3}}")
+GATE = EXPECT.replace("}", ", shared_bytes: {min_ratio: 0.3, measure: alone}}")
 MORE = ("{htp_graph_finalization_optimization_mode", "{vtcm_mb: 8, htp_graph_finalization_optimization_mode")
 """Edit that adds an option. The fake worker writes options into the binary, which becomes larger."""
 

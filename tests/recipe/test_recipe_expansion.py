@@ -119,7 +119,7 @@ def test_a_members_settings_override_the_groups_key_by_key(tmp_path: Path) -> No
 
 
 def test_a_members_expectations_keep_the_groups_minimum_saving(tmp_path: Path) -> None:
-    more = "\n    share_weights: true\n    expect: {fallback_nodes: 0, shared_bytes: {min_ratio: 0.25}}"
+    more = "\n    share_weights: true\n    expect: {fallback_nodes: 0, shared_bytes: {min_ratio: 0.25, measure: alone}}"
     group = only_group(tmp_path, "[prefill, {model: head, expect: {fallback_nodes: 2}}]", more)
     assert [values(member.expect) for member in group.members] == [
         values(Expectation(fallback_nodes=number, min_shared_ratio=0.25)) for number in (0, 2)

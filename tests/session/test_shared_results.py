@@ -321,7 +321,7 @@ def test_an_unusable_remote_result_is_replaced_by_a_machine_that_has_it(place: P
 def test_a_result_completed_later_is_published_again(place: Place, machines: Machines) -> None:
     shared_by(machines)
     expected = "    expect: {ep_context_nodes: 1, fallback_nodes: 1}\n"
-    measuring = f"{expected[:-2]}, shared_bytes: {{min_ratio: 0.01}}}}\n"
+    measuring = f"{expected[:-2]}, shared_bytes: {{min_ratio: 0.01, measure: alone}}}}\n"
 
     def machine(name: str) -> Workshop:
         workshop = machines(name)

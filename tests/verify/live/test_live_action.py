@@ -275,7 +275,10 @@ def outputs_of(bench: Bench, step: str) -> list[str]:
 
 
 def test_members_that_were_measured_alone_are_not_compiled_again_for_the_check(bench: Bench) -> None:
-    gate = ("expect: {ep_context_nodes: 1, fallback_nodes: 1}", "expect: {fallback_nodes: 1, shared_bytes: {min_ratio: 0.1}}")
+    gate = (
+        "expect: {ep_context_nodes: 1, fallback_nodes: 1}",
+        "expect: {fallback_nodes: 1, shared_bytes: {min_ratio: 0.1, measure: alone}}",
+    )
     bench.write_recipe(gate, (SHARED, f"{SHARED}    verify: true\n"))
     bench.cannot_share = True
     assert bench.build("*decoder*").exit_code == 0
