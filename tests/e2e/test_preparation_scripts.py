@@ -222,6 +222,9 @@ def test_calibration_uses_the_values_in_the_sample_files(bench: Bench, network: 
     scale = next(values[node.input[1]] for node in model.graph.node if node.input[0] == "image")
     assert scale == pytest.approx(image().max() * 3 / 255, rel=1e-3)
     assert "calibrating with 2 files" in bench.worker.words
+    log = "\n".join(bench.worker.words)
+    for phase in ("inferring shapes", "running the model with", "3.npz, 2 of 2", "writing the quantized model"):
+        assert phase in log
 
 
 def test_quantize_continues_if_symbolic_shape_inference_fails(bench: Bench, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ class Samples:
         if self._next >= self._end:
             return None
         self._next += 1
+        step.log(f"calibrating with {self.name(self._next - 1)}, {self._next} of {self._count}")
         return self.sample(self._next - 1)
 
     def sample(self, index: int) -> dict[str, Any]:
@@ -236,6 +237,7 @@ def preprocess(request: dict[str, Any], options: dict[str, Any]) -> None:
     errors = _Errors()
     logger = logging.getLogger("onnxruntime.quantization.shape_inference")
     logger.addHandler(errors)
+    step.log("inferring shapes and optimizing the graph before calibration")
     try:
         quant_pre_process(request["source"], PREPROCESSED, **options, **(large if external else {}))
     except Exception as error:
@@ -342,6 +344,7 @@ def check_outputs(samples: Samples) -> None:
     session = onnxruntime.InferenceSession(PREPROCESSED, providers=[step.CPU])
     names = [output.name for output in session.get_outputs()]
     for index in range(len(samples)):
+        step.log(f"running the model with {samples.name(index)}, {index + 1} of {len(samples)}")
         for name, array in zip(names, session.run(None, samples.sample(index))):  # noqa: B905 - older interpreters
             if isinstance(array, numpy.ndarray) and array.dtype.kind == "f" and numpy.isnan(array).any():
                 raise step.Refused(f"with {samples.name(index)}, the model computes NaN in its output '{name}'", UNFIT)
@@ -375,6 +378,7 @@ def check_scales(quantized: dict[str, Any], request: dict[str, Any]) -> None:
     import numpy
     import onnx
 
+    step.log("writing the quantized model")
     model = step.load_model(quantized)
     quantizing = [node for node in model.graph.node if node.op_type == "QuantizeLinear"]
     if not quantizing:
