@@ -31,6 +31,9 @@ _MAX_REPORT = 1 << 20
 _MAX_PIECE = 1 << 16
 _MAX_TEXT = 4000
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+# UTF-16LE text begins and ends with two characters whose high bytes are zero, as the words of all log lines do. Between them, any pair of
+# bytes is a character.
+_UTF_16 = re.compile(rb"((?:[^\0]\0){2}(?:(?:[\s\S]{2})*(?:[^\0]\0){2})?)")
 
 # Variables that a worker inherits. They suffice to start it, and an EP reads no settings from them.
 _INHERITED = frozenset({"PATH", "TMPDIR", "TEMP", "TMP"})
@@ -106,10 +109,10 @@ def supervise(
     The process has the variables of `environment` and a few inherited variables.
 
     `listener` receives every report on standard output, and lines on standard error according to its method `classify`. Lines on standard
-    error are also written to the file `log`. Memory use is bounded: at most a report of a megabyte and the beginnings of a few lines are
-    buffered. After `timeout` seconds (None: never), or once `cancelled` is set, the process and all its children are killed. Children that
-    outlive the process are also killed, as they could continue to write. Raises OSError if the process cannot be started, BadReport for a
-    malformed report, and exceptions of `listener`.
+    error are also written to the file `log`, in UTF-8 and with Unix line endings. Memory use is bounded: at most a report of a megabyte and
+    the beginnings of a few lines are buffered. After `timeout` seconds (None: never), or once `cancelled` is set, the process and all its
+    children are killed. Children that outlive the process are also killed, as they could continue to write. Raises OSError if the process
+    cannot be started, BadReport for a malformed report, and exceptions of `listener`.
     """
     killed_before = _count_memory_kills()
     tree = _start(command, folder, environment)
@@ -146,6 +149,11 @@ def _read_log(log: Path, listener: WorkerListener, tail: deque[str], pipe: IO[by
     with log.open("wb") as file:
         is_line_start, worth = True, "shown"
         while piece := pipe.readline(_MAX_PIECE):
+            if is_line_start:  # `readline` returns the second byte of a newline in UTF-16 with the next line
+                piece = piece.removeprefix(b"\0")
+            if not piece:
+                continue
+            piece = _convert_to_utf_8(piece).replace(b"\r\n", b"\n")
             # A long line is read in pieces. Only the first piece is classified and passed to `listener`.
             text = strip_colors(piece.decode("utf-8", "replace"))[:_MAX_TEXT] if is_line_start else ""
             worth = listener.classify(text) if is_line_start else worth
@@ -157,6 +165,30 @@ def _read_log(log: Path, listener: WorkerListener, tail: deque[str], pipe: IO[by
             if text and worth == "shown":
                 tail.append(text)
                 listener.logged(text)
+
+
+def _convert_to_utf_8(piece: bytes) -> bytes:
+    """Return a piece of a log in UTF-8. A piece without UTF-16 text is returned unchanged.
+
+    On Windows, ONNX Runtime logs in UTF-16LE, while Python and EPs write bytes to the same stream.
+    """
+    if b"\0" not in piece:
+        return piece
+    line = piece.removesuffix(b"\n")
+    texts = [
+        part.decode("utf-16-le", "replace").encode() if index % 2 else _convert_rest(part)
+        for index, part in enumerate(_UTF_16.split(line))
+    ]
+    return b"".join(texts).replace(b"\0", b"") + piece[len(line) :]
+
+
+def _convert_rest(part: bytes) -> bytes:
+    """Return bytes beside UTF-16 text in UTF-8. Bytes that are not UTF-8 are the characters at the text's start or end."""
+    try:
+        part.decode()
+    except UnicodeDecodeError:
+        return part if len(part) % 2 else part.decode("utf-16-le", "replace").encode()
+    return part
 
 
 class ShortAnswer(Struct, frozen=True):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
 from epbuild.catalog.catalog import entry
 from epbuild.compile.node_log import MARK, NodeLog
 from epbuild.onnxfile.read.model_header import NamedNode
 from epbuild.plan.result import FallbackNode
+from epbuild.toolchain.process import LineHandling, WorkerListener, supervise
 
 RULES = entry("QNNExecutionProvider").node_log
 WHEN = "2026-11-22 14:15:52.651271482 [{}:onnxruntime:, {}.cc:1 f] "
@@ -53,6 +60,32 @@ def test_each_node_gets_its_reason_without_its_own_name() -> None:
         FallbackNode("x", "If", None),
     )
     assert worth == ["detail", *["kept"] * 8]
+
+
+class NodeLogReader(WorkerListener):
+    def __init__(self, log: NodeLog) -> None:
+        self._log = log
+
+    def classify(self, line: str) -> LineHandling:
+        return self._log.read(line)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le"])
+def test_reasons_are_read_from_the_log_of_each_platform(tmp_path: Path, encoding: str) -> None:
+    lines = ["node_inputs:", *refusal("Det", "größe/det", "Det is not supported"), WHEN.format("W", "x") + "fallback"]
+    said = f"{MARK}enc\n".encode() + "".join(f"{line}\n" for line in lines).encode(encoding)
+    found, _ = log()
+    supervise(
+        [sys.executable, "-I", "-c", f"import os; os.write(2, {said!r})"],
+        tmp_path,
+        tmp_path / "log",
+        NodeLogReader(found),
+        timeout=60,
+        environment={},
+        cancelled=threading.Event(),
+    )
+    assert [node.reason for node in found.list_fallback_nodes("enc", [NamedNode("größe/det", "Det")])] == ["Det is not supported"]
+    assert (tmp_path / "log").read_text(encoding="utf-8").splitlines()[-1] == lines[-1]
 
 
 def test_all_nodes_of_a_refused_unit_get_the_same_reason() -> None:

@@ -106,6 +106,34 @@ def test_native_output_is_logged_unchanged_and_reported_as_text(worker: Supervis
     assert ending.tail == tuple(worker.words.words)
 
 
+def test_utf_16_log_of_windows_becomes_the_log_of_linux(worker: Supervised) -> None:
+    recorded = [
+        ("\x1b[0;93m2026-11-22 14:15:52.651 [W:onnxruntime:, qnn_execution_provider.cc:1 f] no kernel\x1b[m\n", "utf-16-le"),
+        ("epbuild: compiling encoder\r\n", "utf-8"),
+        ("Operator type: Det Node name: größe/模型 Node index: 3\n", "utf-16-le"),
+        ("REASON : Operators of type `Det` are not supported by QNN EP\n", "utf-16-le"),
+        ("\n", "utf-16-le"),
+        ("0.5ms [ ERROR ] QNN: größe\n", "utf-8"),
+        ("ends in 模型\n", "utf-16-le"),
+        ("模型 begins\n", "utf-16-le"),
+        ("unfinished ", "utf-16-le"),
+        ("QNN interrupts\n", "utf-8"),
+        ("and goes on\n", "utf-16-le"),
+        ("last\n", "utf-16-le"),
+    ]
+    said = b"".join(text.encode(encoding) for text, encoding in recorded)
+    assert said.startswith(b"\x1b\0[\x000\0;\x009\x003\0m\x002\x000\x002\x006\0")
+    ending = worker.run(f"import os; os.write(2, {said!r})")
+    lines = "".join(text for text, _ in recorded).replace("\r\n", "\n").splitlines(keepends=True)
+    assert worker.log.read_bytes() == "".join(lines).encode()
+    assert ending.tail == tuple(line for text in lines if (line := strip_colors(text)))
+
+
+def test_long_utf_16_line_is_converted_in_pieces(worker: Supervised) -> None:
+    worker.run("import sys; sys.stderr.buffer.write(('one\\n' + 'x' * 100_000 + '\\nlast\\n').encode('utf-16-le'))")
+    assert worker.log.read_text(encoding="utf-8") == "one\n" + "x" * 100_000 + "\nlast\n"
+
+
 def test_garbage_on_standard_output_is_not_a_report(worker: Supervised) -> None:
     garbage = ["# LIBNATIVE: no configuration", "[1, 2]", '"text"', "{", "[" * 100_000, '{"event": "finished"}', "null"]
     ending = worker.run(f"print({chr(10).join(garbage)!r})")
