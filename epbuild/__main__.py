@@ -12,6 +12,8 @@ import os
 import sys
 import time
 
+from epbuild.core.host import is_broken_pipe, is_windows
+
 TYPE_CHECKING = False  # Type checkers assume that this name is true. The import of typing is slow.
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +35,8 @@ def main() -> NoReturn:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed before Python started
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+    if is_windows():
+        _write_utf_8()
     from epbuild.survey.snapshot import try_fast_path
 
     arguments = sys.argv[1:]
@@ -47,6 +51,13 @@ def main() -> NoReturn:
     except OSError:
         pass  # The flush in _exit fails as well and reports the error.
     _exit(0)
+
+
+def _write_utf_8() -> None:
+    """Write UTF-8 to pipes and files on Windows, as most programs do. By default, Python writes the code page of the user's language."""
+    for stream in (sys.stdout, sys.stderr):
+        if "PYTHONIOENCODING" not in os.environ and not stream.isatty():
+            stream.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
 
 
 def _execute(arguments: Sequence[str]) -> int:
@@ -112,11 +123,12 @@ def _exit(code: int) -> NoReturn:
     for stream in (sys.stderr, sys.stdout):
         try:
             stream.flush()
-        except BrokenPipeError:  # The reader has closed the pipe.
-            code = code or 1
         except OSError as error:
-            code = code or 3
-            os.write(2, f"epbuild: error: cannot write the output: {error.strerror}\n".encode())
+            if is_broken_pipe(error):
+                code = code or 1
+            else:
+                code = code or 3
+                os.write(2, f"epbuild: error: cannot write the output: {error.strerror}\n".encode())
     os._exit(code)
 
 

@@ -23,6 +23,7 @@ from epbuild import __version__
 from epbuild.cli.completion import VARIABLE, answer_shell
 from epbuild.cli.options import ClickException, format_sentence
 from epbuild.core.errors import EpbuildError, Problem
+from epbuild.core.host import is_broken_pipe
 from epbuild.core.safepath import shorten_reference
 from epbuild.core.shown import escape_sequences
 
@@ -144,9 +145,9 @@ def execute(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         _print("interrupted; finished work is kept")
         return INTERRUPTED
-    except BrokenPipeError:
-        return discard_output()
     except OSError as error:
+        if is_broken_pipe(error):
+            return discard_output()
         if error.errno == errno.ENAMETOOLONG and error.filename:
             from epbuild.report.terminal.problems import print_problems
 

@@ -1,7 +1,8 @@
-"""Properties of this machine that affect results, and change times of files."""
+"""Properties of this machine and of its operating system."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -39,6 +40,11 @@ _INSTRUCTIONS = (
 
 def is_windows() -> bool:
     return sys.platform == "win32"
+
+
+def is_broken_pipe(error: OSError) -> bool:
+    """Return whether a write failed because the reader has closed the pipe. On Windows, Python raises EINVAL without a file name."""
+    return isinstance(error, BrokenPipeError) or (is_windows() and error.errno == errno.EINVAL and error.filename is None)
 
 
 def get_change_time_ns(path: str | os.PathLike[str], status: os.stat_result) -> int:

@@ -34,7 +34,25 @@ _OUT_OF_MEMORY = re.compile(
 _CANNOT_WRITE = re.compile(r"No space left on device|File too large|[Qq]uota exceeded|[Ff]ailed to write")
 # SIGHUP, SIGINT, SIGKILL and SIGTERM, which no program sends to itself. Numbers, as Python's signal module on Windows lacks some.
 _FROM_OUTSIDE = frozenset({1, 2, 9, 15})
-_WINDOWS_CRASHES = {0xC0000005: "an access violation", 0xC0000409: "an abort", 0xC00000FD: "a stack overflow"}
+# NTSTATUS codes: https://learn.microsoft.com/openspecs/windows_protocols/ms-erref/596a1078-e883-4972-9bbc-49e60bebca55
+_WINDOWS_CRASHES = {
+    0xC0000005: "an access violation",
+    0xC0000006: "an error reading a file in memory",
+    0xC0000017: "out of memory",
+    0xC000001D: "an illegal instruction",
+    0xC000007B: "a DLL for another architecture",
+    0xC0000094: "a division by zero",
+    0xC00000FD: "a stack overflow",
+    0xC000012D: "out of memory",
+    0xC0000135: "a missing DLL",
+    0xC0000139: "a DLL without a required function",
+    0xC000013A: "Ctrl-C",
+    0xC0000142: "a DLL that failed to start",
+    0xC0000374: "a damaged heap",
+    0xC0000409: "an abort",
+}
+_MIN_NTSTATUS = 0x80000000
+"""Smallest NTSTATUS code of a warning or an error. Programs exit with smaller numbers."""
 _UNFIT: Mapping[str, Cause] = {"unfit": "unfit", "custom_ops": "custom operators"}
 
 
@@ -67,7 +85,9 @@ class Diagnosis(Struct, frozen=True):
             return f"was killed {by} ({get_signal_name(-status)})"
         if status < 0:
             return f"crashed ({get_signal_name(-status)})"
-        return f"crashed ({_WINDOWS_CRASHES[status]})" if status in _WINDOWS_CRASHES else f"exited with status {status}"
+        if status in _WINDOWS_CRASHES:
+            return f"crashed ({_WINDOWS_CRASHES[status]})"
+        return f"exited with status {f'0x{status:08X}' if status >= _MIN_NTSTATUS else status}"
 
 
 def diagnose(ending: Ending, entries: Iterable[EpEntry] = ()) -> Diagnosis | None:

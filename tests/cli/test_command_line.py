@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import io
+import os
 import subprocess
 import sys
 from contextlib import AbstractContextManager
@@ -12,6 +14,7 @@ import pytest
 from typer.main import get_command
 
 from epbuild import __version__
+from epbuild.__main__ import _write_utf_8
 from epbuild.cli import app
 from epbuild.cli.app import execute
 from epbuild.core.errors import (
@@ -178,6 +181,27 @@ def test_a_closed_output_pipe_causes_no_traceback() -> None:
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() == 1
+
+
+def test_a_closed_output_pipe_on_windows_is_no_error(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(sys, "stdout", os.fdopen(os.dup(1), "w", encoding="utf-8"))
+    with raising(OSError(errno.EINVAL, "Invalid argument")):
+        assert execute(["validate"]) == 1
+    with raising(OSError(errno.EINVAL, "Invalid argument", "epbuild.yaml")):
+        assert execute(["validate"]) == 3
+    assert capfd.readouterr().err == "epbuild: error: epbuild.yaml: Invalid argument\n"
+
+
+def test_piped_output_on_windows_is_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONIOENCODING", raising=False)
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(io.BytesIO(), encoding="cp1252"))
+    _write_utf_8()
+    for stream in (sys.stdout, sys.stderr):
+        stream.write("größe 模型")
+        stream.flush()
+        assert stream.buffer.getvalue().decode() == "größe 模型"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", [[], *([name] for name in COMMANDS), ["cache", "verify"]])

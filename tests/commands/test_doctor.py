@@ -47,7 +47,7 @@ def raising(error: Exception) -> Callable[[Sequence[str]], subprocess.CompletedP
     return run
 
 
-SOUND = ThisMachine(environment={}, system="linux", run_uv=uv(), memory=lambda: 16 << 30, encodings=lambda: {"texts": "UTF-8"})
+SOUND = ThisMachine(environment={}, system="linux", run_uv=uv(), memory=lambda: 16 << 30, encoding=lambda: "UTF-8")
 NO_UV = ToolchainError(Problem("EPB301", "the program uv is missing from epbuild's environment", None, "Install it."))
 
 
@@ -76,7 +76,7 @@ def test_healthy_machine_has_no_faults() -> None:
             "error",
             "1970-01-01 00:00:00 UTC is earlier than the time when epbuild was installed",
         ),
-        (replace(SOUND, encodings=lambda: {"file names": "ascii", "texts": "cp1252"}), "locale", "warning", "texts in cp1252"),
+        (replace(SOUND, encoding=lambda: "ascii"), "locale", "warning", "file names in ascii"),
     ],
 )
 def test_machine_fault_is_reported_on_one_line(here: ThisMachine, topic: str, state: str, words: str) -> None:

@@ -304,6 +304,12 @@ CASES = {
         BuildError,
         ("the worker crashed (an access violation) while compiling 'decode' for npu",),
     ),
+    "a missing library on Windows": Case(
+        AT_DECODE, 0xC0000135, (), "EPB402", BuildError, ("the worker crashed (a missing DLL) while compiling 'decode' for npu",)
+    ),
+    "an unknown status on Windows": Case(
+        AT_DECODE, 0x80000100, (), "EPB402", BuildError, ("the worker exited with status 0x80000100 while compiling",)
+    ),
     "a hang": Case(
         AT_DECODE,
         -9,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import os
 import subprocess
 import sys
@@ -387,6 +388,13 @@ def test_console_without_color_support_gets_no_colors(console: FakeKernel, call:
     console.refuses = {call}
     assert not has_colors(Terminal())
     assert not is_screen(Terminal())
+
+
+def test_terminal_without_a_descriptor_supports_colors(console: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    assert has_colors(stream)
+    assert console.console == 0x3
 
 
 def test_stream_that_is_not_a_console_is_left_alone(console: FakeKernel) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import locale
 import os
 import platform
 import subprocess
@@ -19,6 +18,7 @@ from msgspec import Struct, field
 
 from epbuild.core.errors import EpbuildError, ToolchainError
 from epbuild.core.installer import run_uv
+from epbuild.core.units import format_count
 from epbuild.engine.capacity import get_memory
 from epbuild.toolchain.platforms import get_own_platform
 
@@ -96,10 +96,7 @@ class ThisMachine(Struct, frozen=True):
     run_uv: RunProgram = run_uv
     now: Callable[[], float] = time.time
     memory: Callable[[], int | None] = get_memory
-    encodings: Callable[[], Mapping[str, str]] = lambda: {
-        "file names": sys.getfilesystemencoding(),
-        "texts": locale.getpreferredencoding(do_setlocale=False),
-    }
+    encoding: Callable[[], str] = sys.getfilesystemencoding
 
 
 def check_machine(here: ThisMachine) -> Iterator[HealthCheck]:
@@ -139,7 +136,7 @@ def _make_uv_error(why: str) -> HealthCheck:
 
 def _check_memory(here: ThisMachine) -> HealthCheck:
     cpus, size = os.cpu_count() or 1, here.memory()
-    shown = f"{size / 1e9:.1f} GB for {cpus} CPUs" if size else f"unknown size, for {cpus} CPUs"
+    shown = f"{f'{size / 1e9:.1f} GB' if size else 'unknown size,'} for {format_count(cpus, 'CPU')}"
     if size is not None and size < _MIN_BYTES:
         return HealthCheck(
             "memory", "warning", shown, "Run one action at a time (`-j 1`): compiling a large model needs several GB."
@@ -158,9 +155,8 @@ def _check_clock(here: ThisMachine) -> HealthCheck:
 
 
 def _check_locale(here: ThisMachine) -> HealthCheck:
-    wrong = {what: name for what, name in here.encodings().items() if name.lower().replace("-", "") not in ("utf8", "cp65001")}
-    if not wrong:
+    encoding = here.encoding()  # epbuild reads and writes all texts in UTF-8
+    if encoding.lower().replace("-", "") == "utf8":
         return HealthCheck("locale", "ok", "UTF-8")
-    text = ", ".join(f"{what} in {name}" for what, name in wrong.items())
     hint = "Set PYTHONUTF8=1 or a UTF-8 locale. Otherwise files with non-ASCII names may not be found."
-    return HealthCheck("locale", "warning", text, hint)
+    return HealthCheck("locale", "warning", f"file names in {encoding}", hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -75,7 +76,10 @@ def is_screen(stream: Any) -> bool:
         return True
     from epbuild.core.windows import enable_sequences
 
-    return enable_sequences(stream.fileno())
+    try:
+        return enable_sequences(stream.fileno())
+    except (AttributeError, io.UnsupportedOperation):  # a stream of the calling program
+        return True
 
 
 def is_github_actions() -> bool:
