@@ -35,11 +35,10 @@ NO_LINES = NoProgressLines()
 
 
 def format_path(path: Path) -> str:
-    """Return a path as text. A path below the current directory becomes relative to it."""
-    try:
-        return path.relative_to(Path.cwd()).as_posix()
-    except ValueError:
-        return str(path)
+    """Return a path as text. A path below the current directory becomes relative to it. Relative paths have `/` on every system."""
+    if path.is_relative_to(cwd := Path.cwd()):
+        path = path.relative_to(cwd)
+    return str(path) if path.is_absolute() else path.as_posix()
 
 
 def describe_files(sizes: Mapping[str, int]) -> str:

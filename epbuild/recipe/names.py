@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import unicodedata
 from collections.abc import Collection, Iterable
 
 from epbuild.core.errors import Argument, Position, Problem, suggest_nearest
@@ -37,8 +38,12 @@ def is_name_part(text: str) -> bool:
 
 
 def name_of_text(text: str) -> str:
-    """Return the valid name that is closest to a text, or an empty string if the text has no letter or digit."""
-    return _NO_NAME_PART.sub("-", text).strip("-._")
+    """Return the valid name that is closest to a text, or an empty string if the text has no Latin letter and no digit.
+
+    Letters lose their accents.
+    """
+    letters = unicodedata.normalize("NFKD", text.replace("ß", "ss"))
+    return _NO_NAME_PART.sub("-", "".join(letter for letter in letters if not unicodedata.combining(letter))).strip("-._")
 
 
 def find_clashes(names: Iterable[tuple[str, Position]]) -> list[Problem]:

@@ -201,7 +201,7 @@ def test_piped_output_on_windows_is_utf_8(monkeypatch: pytest.MonkeyPatch) -> No
     for stream in (sys.stdout, sys.stderr):
         stream.write("größe 模型")
         stream.flush()
-        assert stream.buffer.getvalue().decode() == "größe 模型"  # type: ignore[attr-defined]
+        assert stream.buffer.getvalue().decode() == "größe 模型"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("name", [[], *([name] for name in COMMANDS), ["cache", "verify"]])

@@ -137,6 +137,8 @@ def test_recipe_name_is_written_if_the_folder_name_differs(tmp_path: Path) -> No
         ("shop", None, None),
         ("shop", "other", "other"),
         ("my shop", None, "my-shop"),
+        ("größe ünï 模型", None, "grosse-uni"),
+        ("模型", None, "models"),
         ("-", None, "models"),
     ):
         write_model(tmp_path / folder / "a.onnx")

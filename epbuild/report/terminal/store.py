@@ -200,7 +200,6 @@ def _format_age(seconds: float) -> str:
 
 def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
     """Print the removed and kept files of an output."""
-    folder = format_path(found.directory)
     removed = "would remove" if dry_run else "removed"
     if found.removed:
         print_line(
@@ -211,7 +210,7 @@ def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
         "changed since": "it was changed after epbuild wrote it; use --force to remove it",
         "of another recipe": f"it is also an output of {found.owner}; run `epbuild clean {found.owner}` to remove it",
     }
-    kept = [f"{folder}/{name}".rstrip("/") + f": {words[why]}" for name, why in found.kept.items()]
+    kept = [f"{format_path(found.directory / name)}: {words[why]}" for name, why in found.kept.items()]
     for line in shorten_list(kept, MAX_NAMED, "and {} more"):
         print_line(f"{'kept':<{len(removed)}}  {line}")
 
