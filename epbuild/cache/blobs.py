@@ -15,12 +15,13 @@ from typing import Protocol
 
 from epbuild.cache.checksums import Check, Checksums
 from epbuild.cache.digests import stat_writes
-from epbuild.cache.drafts import Draft, Drafts, discard, touch
+from epbuild.cache.drafts import Draft, Drafts, touch
 from epbuild.cache.entries import CacheEntry, list_files_below
 from epbuild.cache.errors import DamagedBlob, MissingBlob, translate_os_errors
 from epbuild.core.atomic import rename, write_new
 from epbuild.core.clone import copy_open_file
 from epbuild.core.digest import LARGE_BYTES, Blob, Count, Hasher, Readable, Write, hash_bytes, hash_into, ignore_count
+from epbuild.core.file_use import discard
 from epbuild.core.safepath import open_raw
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -12,8 +12,9 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from epbuild.cache.drafts import Drafts, discard
+from epbuild.cache.drafts import Drafts
 from epbuild.core.digest import LARGE_BYTES, Count, Hasher, ignore_count
+from epbuild.core.file_use import discard
 from epbuild.core.safepath import read_regular
 
 _CHECKSUM = re.compile(r"[0-9a-f]{32}")

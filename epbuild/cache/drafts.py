@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from epbuild.core.atomic import rename, sync_directory
+from epbuild.core.file_use import discard
+from epbuild.core.host import is_windows
 
 _SUFFIX = ".draft"
 _ABANDONED_AFTER_SECONDS = 24 * 3600  # on file systems without locks
@@ -35,7 +36,7 @@ class Draft:
         self.file.flush()
         if durable:
             os.fsync(self.file.fileno())
-        if os.name == "nt":  # Windows cannot rename open files
+        if is_windows():  # Windows cannot rename open files
             self.file.close()
         if read_only:
             self.path.chmod(0o444)
@@ -55,16 +56,10 @@ class Drafts:
     @contextmanager
     def new(self) -> Iterator[Draft]:
         """Open a new, empty draft. Raises OSError."""
-        path = self._make_path()
-        with _discard_after(path):
-            file = self._open(path)
-            try:
-                yield Draft(path, file)
-            finally:
-                # Windows cannot delete open files, so the file is closed. Closing may fail on a full disk. This failure must not hide the
-                # original error.
-                with suppress(OSError):
-                    file.close()
+        path, opened = self._make_path(), list[io.BufferedRandom]()
+        with _discard_after(path, opened):
+            self._open(path, opened)
+            yield Draft(path, opened[-1])
 
     @contextmanager
     def moved(self, path: Path) -> Iterator[Draft | None]:
@@ -75,7 +70,7 @@ class Drafts:
         The reason is not reported: an error that also prevents copying is raised by the copy.
         """
         destination = self._make_path()
-        with _discard_after(destination):
+        with _discard_after(destination, []):
             file = self._move(path, destination)
             if file is None:
                 yield None
@@ -85,7 +80,7 @@ class Drafts:
 
     def _move(self, path: Path, destination: Path) -> io.BufferedRandom | None:
         """Lock and move a file, and return it. Return None if it is in use, has several names, or is on another file system."""
-        if os.name == "nt":  # Windows cannot move open files
+        if is_windows():  # Windows cannot move open files
             return None
         file = None
         try:
@@ -107,14 +102,15 @@ class Drafts:
     def _make_path(self) -> Path:
         return self._directory / f"{os.getpid()}-{os.urandom(6).hex()}{_SUFFIX}"
 
-    def _open(self, path: Path) -> io.BufferedRandom:
+    def _open(self, path: Path, opened: list[io.BufferedRandom]) -> None:
+        """Create and lock a draft, and append it to `opened` at once, so that an interrupted caller can close it."""
         self._directory.mkdir(parents=True, exist_ok=True)
         while True:
-            file = path.open("x+b")
-            _lock(file)
+            opened.append(path.open("x+b"))
+            _lock(opened[-1])
             if path.exists():
-                return file
-            file.close()  # another process removed the file before it was locked
+                return
+            opened.pop().close()  # another process removed the file before it was locked
 
     def sweep(self) -> None:
         """Remove the drafts of killed writers. Drafts that cannot be removed are left, as they only use space."""
@@ -137,7 +133,7 @@ class Drafts:
         except FileNotFoundError:
             return False
         except PermissionError:
-            if os.name != "nt":
+            if not is_windows():
                 raise
             return False  # another process has the file open
         try:
@@ -152,18 +148,25 @@ class Drafts:
 
 
 @contextmanager
-def _discard_after(path: Path) -> Iterator[None]:
-    """Remove a file after the block, if it exists and can be removed."""
+def _discard_after(path: Path, opened: Sequence[io.BufferedRandom]) -> Iterator[None]:
+    """Close the `opened` files and remove the file at `path` after the block, if it exists and can be removed."""
     try:
         try:
             yield
         finally:
-            with suppress(OSError):
-                discard(path)
+            _close_and_discard(path, opened)
     except KeyboardInterrupt:  # Ctrl-C may have interrupted the removal; only the first Ctrl-C raises
-        with suppress(OSError):
-            discard(path)
+        _close_and_discard(path, opened)
         raise
+
+
+def _close_and_discard(path: Path, opened: Sequence[io.BufferedRandom]) -> None:
+    # Windows cannot remove open files. Closing may fail on a full disk. No failure may hide the original error.
+    for file in opened:
+        with suppress(OSError):
+            file.close()
+    with suppress(OSError):
+        discard(path)
 
 
 def touch(place: Path) -> bool:
@@ -193,25 +196,28 @@ def _lock(file: io.BufferedRandom | io.BufferedReader, *, shared: bool = False, 
 
 def _remove_if_abandoned(path: Path) -> None:
     """Remove a draft that is not locked. If locks are unsupported, remove a draft that has not been written to for a day."""
+    if is_windows():
+        _remove_if_abandoned_on_windows(path)
+        return
     with path.open("rb") as file:
         abandoned = os.fstat(file.fileno()).st_mtime < time.time() - _ABANDONED_AFTER_SECONDS
         locked = _lock(file, shared=True, wait=False)
         if locked is False:
             return
         abandoned |= locked is True and path.suffix == _SUFFIX
-        if os.name == "nt":  # Windows cannot remove open files
-            file.close()
         if abandoned:
             discard(path)
 
 
-def discard(path: Path) -> None:
-    """Remove a file if it exists, even if it is read-only. Raises OSError."""
-    try:
-        path.unlink(missing_ok=True)
-    except PermissionError:
-        if os.name != "nt":
-            raise
-        # Windows cannot remove read-only files.
-        path.chmod(stat.S_IWRITE)
-        path.unlink(missing_ok=True)
+def _remove_if_abandoned_on_windows(path: Path) -> None:
+    """Remove a draft whose process has ended, or any file that has not been written to for a day.
+
+    The draft is not opened, because its writer could not rename it in the meantime. Windows does not remove drafts that processes of other
+    machines have open.
+    """
+    import psutil
+
+    if path.stat().st_mtime < time.time() - _ABANDONED_AFTER_SECONDS:
+        discard(path)
+    elif path.suffix == _SUFFIX and not psutil.pid_exists(int(path.name.partition("-")[0])):
+        path.unlink()

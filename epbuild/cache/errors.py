@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from epbuild.core.errors import Problem, StoreError
+from epbuild.core.file_use import CLOSE_PROGRAM, describe_use
 
 ANOTHER_CACHE = "set EPBUILD_CACHE_DIR to a directory on another file system"
 
@@ -51,8 +52,10 @@ def translate_os_errors(task: str, *, code: str = "EPB503", elsewhere: str | Non
     try:
         yield
     except OSError as error:
+        used = describe_use(error)
         hint = f"{_suggest_fix(error)}, or {elsewhere}." if elsewhere else f"{_suggest_fix(error)}."
-        raise StoreError(Problem(code, f"cannot {task}: {error.strerror or error}", hint=hint)) from error
+        problem = Problem(code, f"cannot {task}: {used or error.strerror or error}", hint=CLOSE_PROGRAM if used else hint)
+        raise StoreError(problem) from error
 
 
 def _suggest_fix(error: OSError) -> str:

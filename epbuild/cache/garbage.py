@@ -10,11 +10,12 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from epbuild.cache.drafts import discard, touch
+from epbuild.cache.drafts import touch
 from epbuild.cache.entries import CacheEntry, list_files_below
 from epbuild.cache.errors import translate_os_errors
 from epbuild.cache.leases import lease_if_free
 from epbuild.core.atomic import rename
+from epbuild.core.file_use import discard
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 _DAMAGED = ("cas/damaged", "actions/damaged", "remote/actions/damaged", "identities/actions/damaged", "probes/actions/damaged")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from epbuild.cache.errors import translate_os_errors
 from epbuild.cache.leases import try_lock
+from epbuild.core.entries import remove_tree
+from epbuild.core.host import is_windows
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -43,7 +46,9 @@ def staged(parent: Path, name: str) -> Iterator[Path]:
             yield directory
         finally:
             _remove(directory, lock)
-    except BaseException:  # Ctrl-C may have interrupted the removal; only the first Ctrl-C raises
+    except BaseException as error:  # Ctrl-C may have interrupted the removal; only the first Ctrl-C raises
+        # Windows cannot remove open files. This closes files that only the interrupted functions refer to.
+        traceback.clear_frames(error.__traceback__)
         with suppress(OSError):  # the lock may have been released already
             _remove(directory, lock)
         raise
@@ -64,11 +69,9 @@ def sweep(parent: Path) -> None:
 
 
 def _remove(directory: Path, lock: BaseFileLock) -> None:
-    import shutil
-
     # A later sweep removes the rest, such as a file that a program on Windows still has open.
-    shutil.rmtree(directory, ignore_errors=True)
-    if os.name == "nt":  # Windows cannot remove open files
+    remove_tree(directory)
+    if is_windows():  # Windows cannot remove open files
         lock.release()
     if not directory.exists():
         with suppress(OSError):

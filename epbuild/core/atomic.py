@@ -10,12 +10,12 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epbuild.core.file_use import retry_in_use
 from epbuild.core.host import is_windows
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
-
-_PAUSES_SECONDS = (0.01, 0.05, 0.2, 0.5)
 
 # See rename(2). If the C library lacks the function, the system call is made by number (x86-64, 64-bit Arm).
 _RENAME_EXCHANGE = 2
@@ -40,19 +38,8 @@ _SYNCING_THREADS = 8
 
 
 def rename(source: Path, destination: Path) -> None:
-    """Rename a file or a folder, and replace an existing file. Raises OSError.
-
-    On Windows, a program that reads a file (another epbuild, an antivirus, an indexer) blocks renames for milliseconds. The
-    rename is then retried for a moment.
-    """
-    for pause in _PAUSES_SECONDS if is_windows() else ():
-        try:
-            source.replace(destination)
-        except PermissionError:
-            time.sleep(pause)
-        else:
-            return
-    source.replace(destination)
+    """Rename a file or a folder, and replace an existing file. Raises OSError."""
+    retry_in_use(lambda: source.replace(destination))
 
 
 @contextmanager

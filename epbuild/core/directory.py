@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 from uuid import uuid4
 
 from epbuild.core.atomic import exchange, make_folders, rename, sync_directory, sync_tree
@@ -32,6 +32,7 @@ from epbuild.core.entries import (
     remove_tree,
 )
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
+from epbuild.core.file_use import CLOSE_PROGRAM, describe_use
 
 _OLD = "old-"
 """Marker in the name of an old tree after it was renamed. The tree must be restored or removed."""
@@ -90,11 +91,13 @@ def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping
 
 
 @contextlib.contextmanager
-def prepare(destination: Path, owned: Owned, step: str, hidden: HiddenFolders | None = None) -> Iterator[Path]:
+def prepare(
+    destination: Path, owned: Owned, step: str, hidden: HiddenFolders | None = None, *, task: Literal["write", "remove"] = "write"
+) -> Iterator[Path]:
     """Yield a new empty folder beside `destination`. The caller fills the folder and passes it to `swap_in`.
 
     A folder that was not passed to `swap_in` is removed at the end of the block. Interrupted swaps of `destination` are recovered
-    first. `hidden` is passed to `recover_swaps`. Raises EnvironmentFailure if the destination is not writable.
+    first. `hidden` is passed to `recover_swaps`. Raises EnvironmentFailure, which names the `task`, if the destination is not writable.
     """
     staged = _make_path_beside(destination, uuid4().hex[:8])
     try:
@@ -109,7 +112,9 @@ def prepare(destination: Path, owned: Owned, step: str, hidden: HiddenFolders | 
             why, hint = f"{Path(error.filename).name} exists and is not a folder", "Move it away, or change the output's path."
         elif error.errno == errno.ENAMETOOLONG:
             hint = "Shorten the output's path."
-        message = f"cannot write the output {destination.name}: {why}"
+        elif used := describe_use(error):
+            why, hint = used, CLOSE_PROGRAM
+        message = f"cannot {task} the output {destination.name}: {why}"
         raise EnvironmentFailure(Problem("EPB424", message, StepId(step), hint)) from error
     finally:
         remove_tree(staged)

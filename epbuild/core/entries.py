@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from epbuild.core.digest import hash_bytes
+from epbuild.core.file_use import retry_in_use
 from epbuild.core.safepath import MAX_NAME_BYTES
 
 _MARK = ".epbuild-"
@@ -110,7 +111,7 @@ def remove_tree(folder: Path) -> None:
 
 def _remove_with_contents(folder: Path) -> None:
     with contextlib.suppress(OSError):
-        shutil.rmtree(folder)
+        retry_in_use(lambda: shutil.rmtree(folder))
         return
     with contextlib.suppress(OSError):
         make_writable(folder)

@@ -1,4 +1,4 @@
-"""Windows API calls that psutil lacks: jobs, change times, console colors.
+"""Windows API calls that psutil lacks: jobs, change times, users of files, console colors.
 
 All calls follow Microsoft's documentation, but none was tested on Windows. docs/getting-started/installation.md explains the
 consequences. A failed call is not an error: epbuild continues without the effect of the call.
@@ -10,8 +10,8 @@ import ctypes
 import functools
 import os
 import subprocess
-from collections.abc import Callable
-from ctypes import c_int, c_size_t, c_uint32, c_uint64, c_void_p, c_wchar_p
+from collections.abc import Callable, Sequence
+from ctypes import c_int, c_size_t, c_uint16, c_uint32, c_uint64, c_void_p, c_wchar_p
 from typing import Any
 
 NEW_PROCESS_GROUP = 0x200
@@ -31,6 +31,9 @@ _BASIC_INFORMATION = 0
 _EPOCH_TICKS = 116_444_736_000_000_000  # from 1601, the epoch of Windows, to 1970
 _TICK_NS = 100
 
+_MAX_USERS = 32
+_SESSION_KEY_BYTES = 2 * 33  # CCH_RM_SESSION_KEY and a null character
+
 _SEQUENCES = 0x4  # ENABLE_VIRTUAL_TERMINAL_PROCESSING
 _INVALID = c_void_p(-1).value
 _FILE_SYSTEM = r"SYSTEM\CurrentControlSet\Control\FileSystem"
@@ -48,6 +51,21 @@ class _JobLimits(ctypes.Structure):
         ("classes", c_uint32 * 2),
         ("counters", c_uint64 * 6),
         ("memory", c_size_t * 4),
+    )
+
+
+class _FileUser(ctypes.Structure):
+    """RM_PROCESS_INFO. Names are in UTF-16."""
+
+    _fields_ = (
+        ("pid", c_uint32),
+        ("started", c_uint32 * 2),
+        ("name", c_uint16 * 256),
+        ("service", c_uint16 * 64),
+        ("kind", c_uint32),
+        ("status", c_uint32),
+        ("session", c_uint32),
+        ("restartable", c_int),
     )
 
 
@@ -150,6 +168,31 @@ def get_change_time_ns(path: str | os.PathLike[str], *, follow: bool) -> int:
     finally:
         kernel.CloseHandle(handle)
     return (times.changed - _EPOCH_TICKS) * _TICK_NS if is_known and times.changed else 0
+
+
+def list_file_users(files: Sequence[str]) -> list[str]:
+    """Return the programs that have one of the files open, such as `Notepad (process 12)`, as far as the Restart Manager knows them.
+
+    The paths must be absolute.
+    """
+    try:
+        library = ctypes.CDLL("rstrtmgr")
+    except OSError:
+        return []
+    session, needed, count, reasons = c_uint32(), c_uint32(), c_uint32(_MAX_USERS), c_uint32()
+    if library.RmStartSession(ctypes.byref(session), 0, ctypes.create_string_buffer(_SESSION_KEY_BYTES)):
+        return []
+    try:
+        names, found = (c_wchar_p * len(files))(*files), (_FileUser * _MAX_USERS)()
+        if library.RmRegisterResources(session, len(files), names, 0, None, 0, None):
+            return []
+        if library.RmGetList(session, ctypes.byref(needed), ctypes.byref(count), found, ctypes.byref(reasons)):
+            return []
+        return [
+            f"{bytes(user.name).decode('utf-16-le').partition(chr(0))[0]} (process {user.pid})" for user in found[: count.value]
+        ]
+    finally:
+        library.RmEndSession(session)
 
 
 def are_long_paths_allowed() -> bool:

@@ -13,6 +13,7 @@ from epbuild.core.defaults import STATEMENT
 from epbuild.core.directory import Owned, prepare, recover_swaps, swap_in
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
+from epbuild.core.file_use import CLOSE_PROGRAM, describe_use, discard
 from epbuild.output.existing import OwnedFiles, read_listed_files
 from epbuild.output.provenance import is_statement_about
 
@@ -77,7 +78,7 @@ class EmittedFiles(Owned):
             return self.plan_removal()
         if self._archive:
             return self._remove_archive(top, hidden)
-        with prepare(self._directory, self._written, self._step, hidden) as staged:
+        with prepare(self._directory, self._written, self._step, hidden, task="remove") as staged:
             cleaned = self.plan_removal()
             if cleaned.removed:
                 swap_in(staged, self._directory, self, self._step)
@@ -90,12 +91,12 @@ class EmittedFiles(Owned):
         try:
             recover_swaps(self._directory, self._written, hidden)
             for name in self.list_unchanged(self._root):
-                (self._root / name).unlink(missing_ok=True)
+                discard(self._root / name)
         except OSError as error:
-            message = f"the output {self._directory.name} cannot be removed: {error.strerror or error}"
-            raise EnvironmentFailure(
-                Problem("EPB424", message, StepId(self._step), "Check the permissions of its folder.")
-            ) from error
+            used = describe_use(error)
+            message = f"cannot remove the output {self._directory.name}: {used or error.strerror or error}"
+            hint = CLOSE_PROGRAM if used else "Check the permissions of its folder."
+            raise EnvironmentFailure(Problem("EPB424", message, StepId(self._step), hint)) from error
         _remove_empty(self._root, top)
         return cleaned
 

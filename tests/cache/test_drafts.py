@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from epbuild.cache.drafts import Draft, Drafts, discard
+from epbuild.cache.drafts import Draft, Drafts, _lock
+from epbuild.core.file_use import discard
 from tests.cache.interrupts import interrupted
+from tests.core.fake_windows import hold_open_files
+from tests.support.moments import at_each_call
 
 needs_draft_locks = pytest.mark.skipif(
     sys.platform == "win32", reason="on Windows only the age of a draft tells that nobody writes it"
@@ -57,6 +62,37 @@ def test_stale_drafts_without_a_lock_are_swept_after_a_day(drafts: Drafts, tmp_p
         age(folder / name, seconds)
     drafts.sweep()
     assert [path.name for path in folder.iterdir()] == ["2-abcdef"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="imitates Windows")
+def test_drafts_of_ended_processes_are_swept_on_windows(drafts: Drafts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pass
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    for name in (f"{process.pid}-abc.draft", f"{os.getpid()}-abc.draft", f"{process.pid}-def"):
+        (folder / name).write_bytes(b"half")
+    hold_open_files(monkeypatch)
+    drafts.sweep()
+    assert sorted(path.name for path in folder.iterdir()) == sorted([f"{os.getpid()}-abc.draft", f"{process.pid}-def"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="imitates Windows")
+def test_draft_is_closed_before_it_is_published_or_removed_on_windows(
+    drafts: Drafts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_open_files(monkeypatch)
+    with written(drafts, tmp_path, b"data") as draft:
+        draft.publish(tmp_path / "published", read_only=True)
+    with written(drafts, tmp_path, b"data"):
+        pass
+    with pytest.raises(KeyboardInterrupt), at_each_call(_lock, interrupt), drafts.new():
+        pass
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def interrupt(arguments: Mapping[str, Any]) -> None:
+    raise KeyboardInterrupt
 
 
 @contextmanager

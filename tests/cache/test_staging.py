@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from pathlib import Path
 
@@ -9,6 +10,20 @@ import pytest
 
 from epbuild.cache.staging import staged, sweep
 from tests.cache.interrupts import interrupted
+from tests.core.fake_windows import hold_open_files
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="imitates Windows")
+def test_files_left_open_by_interrupted_work_are_removed_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(directory: Path) -> None:
+        file = (directory / "half.bin").open("wb")
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    hold_open_files(monkeypatch)
+    with pytest.raises(KeyboardInterrupt), staged(tmp_path, "action") as directory:
+        work(directory)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_lock_without_its_directory_is_removed(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,6 +110,43 @@ class FakeKernel:
     def _SetConsoleMode(self, handle: int, mode: int) -> int:  # noqa: N802
         self.console = mode
         return 1
+
+
+def hold_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the system refuse to rename or remove files that this process has open, as Windows does. Requires Linux."""
+
+    def refusing(change: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(path: Any, *others: Any, dir_fd: int | None = None, **options: Any) -> Any:
+            trace = sys.gettrace()
+            sys.settrace(None)  # no interrupt of `tests.cache.interrupts` in here
+            place = (Path() if dir_fd is None else Path(f"/proc/self/fd/{dir_fd}")).resolve() / path
+            is_open = any(found.is_relative_to(place) for found in _list_open_files())
+            sys.settrace(trace)
+            if is_open:
+                raise make_sharing_violation(str(place))
+            return change(path, *others, **options) if dir_fd is None else change(path, *others, dir_fd=dir_fd, **options)
+
+        return checked
+
+    importlib.import_module("filelock")  # before the system looks like Windows
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    for name in ("unlink", "rename", "replace"):
+        monkeypatch.setattr(os, name, refusing(getattr(os, name)))
+
+
+def _list_open_files() -> Iterator[Path]:
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            yield descriptor.readlink()
+
+
+def make_sharing_violation(*places: str, code: int = 32) -> PermissionError:
+    """Return the error of Windows about a file that another process has open."""
+    words = "The process cannot access the file because it is being used by another process"
+    error = PermissionError(13, words, places[0], None, *places[1:])
+    error.winerror = code  # type: ignore[attr-defined]
+    return error
 
 
 def imitated(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
