@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from epbuild.cache.errors import translate_os_errors
+from epbuild.core.atomic import rename
 from epbuild.core.errors import Problem, StoreError
+from epbuild.core.host import is_windows
 
 if TYPE_CHECKING:
     import sqlite3
@@ -65,6 +67,8 @@ class Database:
         self.path = path
         self.is_foreign = False
         """True if the file is ignored because another user or another machine wrote it."""
+        self.is_held = False
+        """True if the file is damaged and another process on Windows has it open. A database in memory is then used instead."""
         self._copied = copied
         self._schema = schema
         self._version = version
@@ -139,13 +143,12 @@ class Database:
             import sqlite3
 
             # Recorded before opening: if the file is damaged, only this file may be set aside, not a replacement.
-            self._identity = _get_file_identity(self.path)
-            if self.path is not None and not _is_regular(self.path):
+            path = None if self.is_held else self.path
+            self._identity = _get_file_identity(path)
+            if path is not None and not _is_regular(path):
                 raise _Foreign
             # The lock above serializes threads. No isolation level: this module begins transactions itself.
-            connection = sqlite3.connect(
-                self.path or ":memory:", timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
+            connection = sqlite3.connect(path or ":memory:", timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             try:
                 if self._copied is not None and not _copy(self._copied, connection):
                     self._copied = None
@@ -153,13 +156,13 @@ class Database:
             except BaseException:
                 connection.close()
                 raise
-            self._identity = self._identity or _get_file_identity(self.path)
+            self._identity = self._identity or _get_file_identity(path)
             self._connection = connection
         return self._connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         self._check_mark(connection)  # checked before writing, as the file may be another user's
-        if self.path is not None:
+        if self.path is not None and not self.is_held:
             _use_write_ahead_log(connection)
             # A power cut may lose the last transactions, but never the file. That is acceptable for a cache.
             connection.execute("PRAGMA synchronous=NORMAL")
@@ -208,10 +211,15 @@ class Database:
         with translate_os_errors(f"move {self.path} aside", code="EPB507", elsewhere=None), lock:
             # Another process may have replaced the damaged file already.
             if _get_file_identity(self.path) == self._identity:
-                for suffix in ("", "-wal", "-shm"):
-                    part = self.path.with_name(f"{self.path.name}{suffix}")
-                    with suppress(FileNotFoundError):
-                        part.replace(self.path.with_name(f"{self.path.name}.damaged{suffix}"))
+                try:
+                    for suffix in ("", "-wal", "-shm"):
+                        part = self.path.with_name(f"{self.path.name}{suffix}")
+                        with suppress(FileNotFoundError):
+                            rename(part, self.path.with_name(f"{self.path.name}.damaged{suffix}"))
+                except PermissionError:
+                    if not is_windows():
+                        raise
+                    self.is_held = True
 
     @property
     def _mark(self) -> int:

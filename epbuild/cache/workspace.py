@@ -174,13 +174,17 @@ class Workspace:
         return not self.is_on_disk and not self._database.copied and not self._database.is_foreign and self.state.exists()
 
     def problems(self) -> Iterator[Problem]:
-        """Yield a warning if the state file on disk is unreadable, or is ignored because another user's epbuild wrote it."""
+        """Yield a warning if the state file on disk is unreadable, or is ignored."""
         state = format_path(self.state)
         if self.is_unreadable:
             message = f"cannot determine what was built here: this user has no permission to read {state}"
             yield Problem(
                 "EPB513", message, None, "Run the command as the owner of the workspace, or get permission to read the file."
             )
+        if self._database.is_held:
+            message = f"{state} is ignored because it is damaged and another program uses it"
+            hint = "Close the program. Until then, epbuild checks all steps again and restores their results from the store."
+            yield Problem("EPB507", message, None, hint)
         if self._database.is_foreign:
             aside = f"; it was moved to {self.state.name}.damaged" if self.is_on_disk else ""
             message = f"{state} is ignored because it belongs to another user or to another cache folder{aside}"

@@ -23,6 +23,7 @@ from epbuild import __version__
 from epbuild.cli.completion import VARIABLE, answer_shell
 from epbuild.cli.options import ClickException, format_sentence
 from epbuild.core.errors import EpbuildError, Problem
+from epbuild.core.file_use import CLOSE_PROGRAM, describe_use
 from epbuild.core.host import is_broken_pipe
 from epbuild.core.safepath import shorten_reference
 from epbuild.core.shown import escape_sequences
@@ -157,7 +158,8 @@ def execute(arguments: Sequence[str]) -> int:
             )
             return _report_failure(_ENVIRONMENT, arguments)
         place = f"{error.filename}: " if error.filename else ""
-        text = f"error: {place}{error.strerror or error}"
+        used = describe_use(error)
+        text = f"error: {used}. {CLOSE_PROGRAM}" if used else f"error: {place}{error.strerror or error}"
         if isinstance(error, FileNotFoundError) and _is_folder_gone():
             text = "error: the current folder no longer exists. Change to another folder."
         return _report_failure(_ENVIRONMENT, arguments, text)

@@ -15,12 +15,14 @@ from msgspec import Struct
 from epbuild.actions.types import is_stored
 from epbuild.cache.digests import Digests
 from epbuild.cache.entries import list_files_below
+from epbuild.cache.errors import translate_os_errors
 from epbuild.cache.location import find_cache_directory
 from epbuild.cache.roots import Roots
 from epbuild.cache.state import Configuration
 from epbuild.cache.workspace import Workspace
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import Problem, StoreError
+from epbuild.core.file_use import retry_in_use
 from epbuild.engine.events import NoProgress, Progress
 from epbuild.plan.selection import match_ids
 from epbuild.publish.removal import Cleaned, EmittedFiles, Reason
@@ -90,13 +92,8 @@ def remove_workspace(recipe: Path, *, dry_run: bool = False) -> Forgotten:
     size = sum(status.st_size for _, status in list_files_below(directory))
     if directory.is_dir() and not dry_run:
         check_idle(recipe)
-        try:
-            shutil.rmtree(directory)
-        except OSError as error:
-            message = f"cannot remove {directory}: {error.strerror or error}"
-            raise StoreError(
-                Problem("EPB507", message, hint="Check the permissions, and close programs that have open files in the folder.")
-            ) from error
+        with translate_os_errors(f"remove {directory}", code="EPB507", elsewhere=None):
+            retry_in_use(lambda: shutil.rmtree(directory))
         Roots(find_cache_directory()).forget(directory)
     return Forgotten(directory, size)
 

@@ -61,8 +61,9 @@ class Owned(Protocol):
 def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping[str, str]:
     """Replace `destination` with the tree `staged` from `prepare`. Keep the user's files and changes.
 
-    The replacement is atomic even if the power fails. The swap consumes `staged`. Files that are not `owned` are kept, and so are
-    files that were changed since epbuild wrote them. Return the new paths of such changed files, by old path. Raises BuildError,
+    The replacement is atomic even if the power fails. The swap consumes `staged`, which afterwards only contains old files that Windows
+    does not remove. Files that are not `owned` are kept, and so are files that were changed since epbuild wrote them. Return the new
+    paths of such changed files, by old path. Raises BuildError,
     without changing anything, if a user's file conflicts with a new file or cannot be kept.
     """
     if not os.path.lexists(destination):
@@ -86,7 +87,7 @@ def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping
             remove_tree(new)
         raise
     sync_directory(destination.parent)
-    _discard(old, destination, owned)
+    _discard(old, staged, destination, owned)
     return kept
 
 
@@ -152,7 +153,7 @@ def recover_swaps(destination: Path, owned: Owned, hidden: HiddenFolders | None 
     old = [path for path in left if _is_old(path, destination)]
     for path in old:
         if destination.exists():
-            _discard(path, destination, owned)
+            _discard(path, _make_path_beside(destination, uuid4().hex[:8]), destination, owned)
         else:
             rename(path, destination)
             sync_directory(destination.parent)
@@ -265,8 +266,8 @@ def _is_new(path: str) -> bool:
     return status.st_nlink == 1 and stat.S_ISREG(status.st_mode)
 
 
-def _discard(old: Path, destination: Path, owned: Owned) -> None:
-    """Remove the old tree. Files that the user created during the swap are moved to the new tree."""
+def _discard(old: Path, remains: Path, destination: Path, owned: Owned) -> None:
+    """Rename the old tree to `remains` and remove it. Files that the user created during the swap are moved to the new tree."""
     as_written, old_entries = owned.list_unchanged(old), list_entries(old)
     carried_over = {get_file_identity(destination / name) for name in list_entries(destination).files}
     for folder in old_entries.folders:
@@ -279,6 +280,5 @@ def _discard(old: Path, destination: Path, owned: Owned) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         rename(source, choose_free_name(target, source) if os.path.lexists(target) else target)
     # The tree is renamed first, because a partly removed tree must never be restored.
-    remains = _make_path_beside(destination, uuid4().hex[:8])
     rename(old, remains)
     remove_tree(remains)

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def retry_in_use(change: Callable[[], T]) -> T:
-    """Call `change`, which renames or removes files, and return its result. Raises OSError.
+    """Call `change`, which renames or removes files, and return its result. Raises OSError, which names the program that uses a file.
 
     On Windows, a program that reads a file (another epbuild, an antivirus, an indexer) blocks changes for milliseconds. The call is
     then retried for a moment.
@@ -36,7 +36,11 @@ def retry_in_use(change: Callable[[], T]) -> T:
             return change()
         except PermissionError:
             time.sleep(pause)
-    return change()
+    try:
+        return change()
+    except PermissionError as error:
+        error.strerror = describe_use(error) or error.strerror
+        raise
 
 
 def discard(path: Path) -> None:

@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.cache.digests import Digests, StatKey, is_unchanged
 from epbuild.core.defaults import STATEMENT
 from epbuild.core.directory import Owned, prepare, recover_swaps, swap_in
-from epbuild.core.entries import HiddenFolders
+from epbuild.core.entries import HiddenFolders, list_entries
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
 from epbuild.core.file_use import CLOSE_PROGRAM, describe_use, discard
 from epbuild.output.existing import OwnedFiles, read_listed_files
 from epbuild.output.provenance import is_statement_about
 
-Reason = Literal["not made by epbuild", "changed since", "of another recipe"]
+Reason = Literal["not made by epbuild", "changed since", "of another recipe", "in use"]
 
 
 class Cleaned(Struct, frozen=True):
@@ -83,7 +84,7 @@ class EmittedFiles(Owned):
             if cleaned.removed:
                 swap_in(staged, self._directory, self, self._step)
         _remove_empty(self._directory, top)
-        return cleaned
+        return _exclude_files_in(staged, cleaned) if staged.exists() else cleaned
 
     def _remove_archive(self, top: Path, hidden: HiddenFolders | None) -> Cleaned:
         """Remove the archive and its provenance statement, and then the archive's folder if the folder is empty."""
@@ -134,6 +135,14 @@ class EmittedFiles(Owned):
     def list_unchanged(self, folder: Path) -> Collection[str]:
         """Return the files that `plan_removal` chose for removal and that have not changed since."""
         return {name for name, key in self._keys.items() if is_unchanged(folder / name, key)}
+
+
+def _exclude_files_in(remains: Path, cleaned: Cleaned) -> Cleaned:
+    """Return the result without the files in `remains`, which cannot be removed because another program uses them."""
+    in_use: dict[str, Reason] = dict.fromkeys(list_entries(remains).files, "in use")
+    size = sum((remains / name).stat().st_size for name in in_use)
+    removed = tuple(name for name in cleaned.removed if name not in in_use)
+    return replace(cleaned, removed=removed, size=cleaned.size - size, kept={**cleaned.kept, **in_use})
 
 
 def _list_files(directory: Path) -> list[Path]:

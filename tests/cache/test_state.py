@@ -24,6 +24,7 @@ from epbuild.cache.leases import lease
 from epbuild.cache.state import Configuration, Measurement, OutputRecord, StepRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import StoreError
+from tests.core.fake_windows import hold_open_files
 
 STEP = StepRecord("compile:g/t/m", "ab" * 32, {"ep": "QNN", "members": ["m"]}, {"files": {"größe": 1}}, 1_700_000_000.25)
 KEY = StatKey(size=1 << 40, mtime_ns=1_700_000_000_123_456_789, ctime_ns=5, inode=(1 << 127) + 1)
@@ -350,6 +351,7 @@ def test_older_schema_without_a_migration_is_set_aside(directory: Path) -> None:
         assert workspace.fact("name") == "anew"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows renames no file that another build has open")
 def test_second_build_that_detects_damage_keeps_new_records(directory: Path) -> None:
     damage_deeply(directory)
     with Workspace.open(directory) as first, Workspace.open(directory) as second:
@@ -358,6 +360,27 @@ def test_second_build_that_detects_damage_keeps_new_records(directory: Path) -> 
         second.files.get("/models/1000")
         assert second.fact("name") == "learned"
         assert first.fact("name") == "learned"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="imitates Windows")
+def test_damage_on_windows_is_repaired_after_the_last_build_has_closed_the_file(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage_deeply(directory)
+    hold_open_files(monkeypatch)
+    with Workspace.open(directory) as first, Workspace.open(directory) as second:
+        assert first.files.get("/models/1000") is None
+        first.record_fact("name", "in memory")
+        assert first.fact("name") == "in memory"
+        [problem] = first.problems()
+        assert problem.code == "EPB507"
+        assert "state.sqlite is ignored because it is damaged and another program uses it" in problem.message
+        second.files.get("/models/1000")
+        second.record_fact("name", "on disk")
+        assert list(second.problems()) == []
+    with Workspace.open(directory) as workspace:
+        assert workspace.fact("name") == "on disk"
+    assert (directory / "state.sqlite.damaged").exists()
 
 
 def test_state_of_a_newer_epbuild_is_left_alone_with_advice(directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,24 @@ def test_clean_leaves_foreign_folders_alone(built: Workshop, tmp_path: Path) -> 
 def test_clean_removes_a_half_swapped_output_of_a_killed_build(built: Workshop) -> None:
     built.output().rename(built.output().with_name(".decoder.epbuild-old-5678abcd"))
     assert len(cleaned(built)[EMIT_DECODER].removed) == 4
+    assert not (built.folder / "dist").exists()
+
+
+def test_clean_counts_no_file_that_windows_keeps(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, unlink = built.contents(), os.unlink
+
+    def refuse(path: Any, **options: Any) -> None:
+        if os.fspath(path).endswith("prefill_qnn.bin"):
+            raise PermissionError(13, "Access is denied")
+        unlink(path, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", refuse)
+        found = cleaned(built)[EMIT_DECODER]
+    assert (len(found.removed), found.kept) == (3, {"prefill_qnn.bin": "in use"})
+    assert found.size == sum(len(content) for name, content in before.items() if name != "prefill_qnn.bin")
+    assert [path.name for path in (built.folder / "dist").rglob("*.bin")] == ["prefill_qnn.bin"]
+    assert cleaned(built)[EMIT_DECODER].removed == ()
     assert not (built.folder / "dist").exists()
 
 

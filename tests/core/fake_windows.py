@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -110,6 +110,46 @@ class FakeKernel:
     def _SetConsoleMode(self, handle: int, mode: int) -> int:  # noqa: N802
         self.console = mode
         return 1
+
+
+class FakeRestartManager:
+    """Fake of the Restart Manager, which knows the programs in `users` by the absolute path of the file that each one has open."""
+
+    def __init__(self, users: Mapping[Path, tuple[int, str]]) -> None:
+        self._users = users
+        self._registered: list[Path] = []
+        self.sessions = 0
+
+    def RmStartSession(self, session: Any, flags: int, key: Any) -> int:  # noqa: N802
+        assert ctypes.sizeof(key) == 66
+        self.sessions += 1
+        return 0
+
+    def RmRegisterResources(self, session: Any, count: int, files: Any, *rest: Any) -> int:  # noqa: N802
+        assert rest == (0, None, 0, None)
+        self._registered = [Path(files[number]) for number in range(count)]
+        return 0
+
+    def RmGetList(self, session: Any, needed: Any, count: Any, found: Any, reasons: Any) -> int:  # noqa: N802
+        users = [self._users[file] for file in self._registered if file in self._users]
+        needed._obj.value = len(users)
+        if len(users) > count._obj.value:
+            return 234
+        for entry, (pid, name) in zip(found, users, strict=False):
+            entry.pid, entry.name[: len(name)] = pid, list(map(ord, name))
+        count._obj.value = len(users)
+        return 0
+
+    def RmEndSession(self, session: Any) -> int:  # noqa: N802
+        self.sessions -= 1
+        return 0
+
+
+def know_users(monkeypatch: pytest.MonkeyPatch, users: Mapping[Path, tuple[int, str]]) -> FakeRestartManager:
+    """Install a fake of the Restart Manager."""
+    manager, load = FakeRestartManager(users), ctypes.CDLL
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, **options: manager if name == "rstrtmgr" else load(name, **options))
+    return manager
 
 
 def hold_open_files(monkeypatch: pytest.MonkeyPatch) -> None:

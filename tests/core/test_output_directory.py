@@ -17,6 +17,7 @@ from epbuild.core.atomic import exchange
 from epbuild.core.directory import Owned, find_interrupted_swaps, prepare, recover_swaps, swap_in
 from epbuild.core.entries import HiddenFolders, make_hidden_name
 from epbuild.core.errors import BuildError, EnvironmentFailure
+from tests.core.fake_windows import hold_open_files, know_users
 
 STEP = "emit:decoder/npu/directory"
 OURS = frozenset({"model.onnx", "deep/model.bin", "manifest.json"})
@@ -540,6 +541,21 @@ def test_swap_that_windows_keeps_refusing_restores_the_previous_output(output: P
         emit(output)
     assert read(output) == before
     assert entries(output.parent) == ["decoder"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="imitates Windows")
+def test_output_in_use_on_windows_is_kept_and_the_program_is_named(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold_open_files(monkeypatch)
+    know_users(monkeypatch, {output / "manifest.json": (12, "Notepad")})
+    with (output / "manifest.json").open("rb"), pytest.raises(EnvironmentFailure) as failure:
+        emit(output)
+    [problem] = failure.value.problems
+    assert problem.message == f"cannot write the output decoder: {output / 'manifest.json'} is used by Notepad (process 12)"
+    assert problem.hint == "Close the program that uses it, and run the command again."
+    assert set(read(output).values()) == {"old"}
+    assert entries(output.parent) == ["decoder"]
+    emit(output)
+    assert read(output) == BUILT
 
 
 def test_folder_is_listed_once_for_all_outputs(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from epbuild.cache.digests import Digests, StatKey
 from epbuild.cache.workspace import Workspace
 from epbuild.core import windows
 from epbuild.core.atomic import write_file
+from epbuild.core.file_use import describe_use
 from epbuild.core.host import get_change_time_ns
 from epbuild.engine import capacity
 from epbuild.onnxfile.edit import staging
@@ -30,7 +31,7 @@ from epbuild.survey import snapshot
 from epbuild.toolchain import process as supervisor
 from epbuild.toolchain.packages import get_state, is_touched
 from epbuild.toolchain.process import end_tree
-from tests.core.fake_windows import EPOCH_TICKS, FakeKernel, imitated
+from tests.core.fake_windows import EPOCH_TICKS, FakeKernel, imitated, know_users, make_sharing_violation
 from tests.support.snapshots import take_snapshot
 
 PROCESS = 4242
@@ -78,8 +79,8 @@ class Starter:
 
 @pytest.mark.skipif(ctypes.sizeof(ctypes.c_void_p) != 8, reason="the sizes are those of 64 bits")
 def test_structures_have_the_sizes_required_by_windows() -> None:
-    sizes = [ctypes.sizeof(kind) for kind in (windows._JobLimits, windows._FileTimes)]
-    assert sizes == [144, 40]
+    sizes = [ctypes.sizeof(kind) for kind in (windows._JobLimits, windows._FileTimes, windows._FileUser)]
+    assert sizes == [144, 40, 668]
 
 
 def test_process_starts_suspended_until_its_job_is_assigned(kernel: FakeKernel) -> None:
@@ -413,6 +414,23 @@ def test_memory_size_is_read_from_windows(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=16 << 30))
     assert capacity._read_physical_memory() == 16 << 30
+
+
+def test_file_in_use_is_named_with_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abcde":
+        (tmp_path / name).touch()
+    manager = know_users(monkeypatch, {tmp_path / "d": (12, "Notepad"), tmp_path / "x": (13, "größe.exe")})
+    assert describe_use(make_sharing_violation(str(tmp_path), code=5)) == f"{tmp_path / 'd'} is used by Notepad (process 12)"
+    error = make_sharing_violation(str(tmp_path / "a"), str(tmp_path / "x"))
+    assert describe_use(error) == f"{tmp_path / 'x'} is used by größe.exe (process 13)"
+    assert manager.sessions == 0
+
+
+def test_file_in_use_by_an_unknown_program_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    know_users(monkeypatch, {})
+    assert describe_use(make_sharing_violation(str(tmp_path / "a"))) == f"{tmp_path / 'a'} is used by another program"
+    assert describe_use(make_sharing_violation(str(tmp_path / "a"), code=5)) is None, "the permission may be missing"
+    assert describe_use(PermissionError(13, "Permission denied", "a")) is None
 
 
 def write_recipe(folder: Path) -> None:
