@@ -119,6 +119,10 @@ class Workspace:
         """Remove the staging directories of killed processes. Raises StoreError."""
         staging.sweep(self.directory / "tmp")
 
+    def has_own_staging(self) -> bool:
+        """Return whether staging directories of this process exist, for example because another program uses their files."""
+        return any((self.directory / "tmp").glob(f"*-{os.getpid()}-*"))
+
     def memory(self, configuration: Configuration) -> Memory:
         """Return the memory of a configuration."""
         return Memory(self._database, configuration)

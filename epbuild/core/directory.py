@@ -28,7 +28,6 @@ from epbuild.core.entries import (
     list_entries,
     make_hidden_name,
     make_writable,
-    parse_hidden_prefix,
     remove_tree,
 )
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
@@ -132,13 +131,12 @@ def scratch_path(staged: Path) -> Iterator[Path]:
 
 
 def find_interrupted_swaps(destinations: Iterable[Path]) -> list[Path]:
-    """Return the output folders that have temporary entries beside them, left by killed or running builds."""
-    wanted = {(destination.parent, make_hidden_name(destination.name, "")): destination for destination in destinations}
-    found: set[Path] = set()
-    for parent in {parent for parent, _ in wanted}:
+    """Return the output folders that have temporary entries beside them, left by killed or running builds or by programs on Windows."""
+    hidden, found = HiddenFolders(), []
+    for destination in destinations:
         with contextlib.suppress(OSError):
-            hidden = {parse_hidden_prefix(entry.name) for entry in parent.iterdir()}
-            found.update(wanted[parent, prefix] for prefix in hidden if prefix is not None and (parent, prefix) in wanted)
+            if hidden.list_beside(destination):
+                found.append(destination)
     return sorted(found)
 
 

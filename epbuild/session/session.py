@@ -18,6 +18,7 @@ from epbuild.cache.location import find_cache_directory
 from epbuild.cache.memo import Memo
 from epbuild.cache.state import Configuration
 from epbuild.cache.workspace import Workspace
+from epbuild.core.directory import find_interrupted_swaps
 from epbuild.core.errors import EnvironmentFailure, Problem
 from epbuild.engine.capacity import get_memory
 from epbuild.engine.events import NoProgress, Progress, RunFinished, RunStarted, Warned
@@ -219,6 +220,8 @@ class Session:
         is_complete = request.emits_all and request.shard is None and not self.provisioning.warnings
         if not is_complete or began is None or (ended.exit_code != 0 and found.orphans):
             return
+        if self.workspace.has_own_staging() or find_interrupted_swaps(output.path for output in found.plan.emissions.values()):
+            return  # another program used these files on Windows; the next run removes them
         outputs = find_last_outputs(found.plan, self.surveyor)
         ends = collect_ends(found, actions.made, actions.outcomes, outputs, self.surveyor)
         observations = Observations(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ from epbuild.engine.events import EventList, RunFinished, RunStarted, StepFinish
 from epbuild.session.request import RemoteChoice, Request
 from epbuild.session.session import open_session
 from epbuild.session.snapshot import ActionEnd, collect_ends, find_last_outputs, read_last, read_survey
-from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop
+from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, source_model
 
 SETTLED_SECONDS = 0.12  # a little more than file systems with fine timestamps require
 
@@ -120,6 +121,30 @@ def test_a_broken_recipe_refuses_a_session_before_anything_is_written(workshop: 
     with pytest.raises(RecipeError), open_session(workshop.request, builds=True):
         pass
     assert not (workshop.folder / ".epbuild").exists()
+
+
+def test_files_that_windows_keeps_are_removed_by_the_next_run(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    unlink = os.unlink
+
+    def refuse(path: Any, **options: Any) -> None:
+        if os.fspath(path).endswith("prefill_qnn.bin"):
+            raise PermissionError(13, "Access is denied")
+        unlink(path, **options)
+
+    (workshop.folder / "fingerprint.json").write_text("{}", encoding="utf-8")
+    workshop.build()
+    (workshop.folder / "prefill.onnx").write_bytes(source_model(7.0))
+    time.sleep(SETTLED_SECONDS)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", refuse)
+        assert workshop.build().exit_code == 0
+    assert len(list((workshop.folder / "dist").glob(".decoder.epbuild-*"))) == 1
+    time.sleep(SETTLED_SECONDS)
+    assert read_last(workshop.request) is None
+    assert workshop.build().current == len(STEPS)
+    assert list((workshop.folder / "dist").glob(".decoder.epbuild-*")) == []
+    time.sleep(SETTLED_SECONDS)
+    assert read_last(workshop.request) is not None
 
 
 def test_a_snapshot_answers_only_requests_without_additional_work(workshop: Workshop) -> None:
