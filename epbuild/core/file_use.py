@@ -1,4 +1,7 @@
-"""Changes of files on Windows, which does not replace, rename or remove files that another program has open."""
+"""Renames and removals of files that other programs may use.
+
+Windows does not replace, rename or remove a file that another program has open.
+"""
 
 from __future__ import annotations
 

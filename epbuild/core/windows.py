@@ -1,4 +1,4 @@
-"""Windows API calls that psutil lacks: jobs, change times, users of files, console colors.
+"""Windows API calls that psutil lacks: jobs, change times, file users, colors.
 
 All calls follow Microsoft's documentation, but none was tested on Windows. docs/getting-started/installation.md explains the
 consequences. A failed call is not an error: epbuild continues without the effect of the call.
