@@ -51,6 +51,8 @@ _WINDOWS_CRASHES = {
     0xC0000374: "a damaged heap",
     0xC0000409: "an abort",
 }
+_SIGNALS_OF_WORKERS = {1: "SIGHUP", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL"}
+"""Signals on Linux that Python's signal module on Windows lacks. Workers of a cluster may run on Linux."""
 _MIN_NTSTATUS = 0x80000000
 """Smallest NTSTATUS code of a warning or an error. Programs exit with smaller numbers."""
 _UNFIT: Mapping[str, Cause] = {"unfit": "unfit", "custom_ops": "custom operators"}
@@ -141,7 +143,7 @@ def get_signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
-        return f"signal {number}"
+        return _SIGNALS_OF_WORKERS.get(number, f"signal {number}")
 
 
 _MAX_QUOTES = 3

@@ -170,7 +170,8 @@ def _read_log(log: Path, listener: WorkerListener, tail: deque[str], pipe: IO[by
 def _convert_to_utf_8(piece: bytes) -> bytes:
     """Return a piece of a log in UTF-8. A piece without UTF-16 text is returned unchanged.
 
-    On Windows, ONNX Runtime logs in UTF-16LE, while Python and EPs write bytes to the same stream.
+    On Windows, ONNX Runtime logs in UTF-16LE, while Python and EPs write bytes to the same stream. A character such as U+540A, which
+    contains the byte of a newline, divides its line.
     """
     if b"\0" not in piece:
         return piece

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -589,7 +588,6 @@ with Workspace.open(Path(sys.argv[1])) as workspace, workspace.staging("action")
 """
 
 
-@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 def test_only_staging_of_dead_builds_is_swept(directory: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", STAGE, directory], stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -597,7 +595,7 @@ def test_only_staging_of_dead_builds_is_swept(directory: Path) -> None:
         assert output.readline() == b"ready\n"
         workspace.sweep()
         assert len([path for path in workspace.tmp.iterdir() if path.is_dir()]) == 2
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait(5)
         workspace.sweep()
         assert [path for path in workspace.tmp.iterdir() if path.is_dir()] == [mine]

@@ -16,6 +16,7 @@ from epbuild.commands.clean import check_idle, clean, remove_workspace
 from epbuild.core.directory import swap_in
 from epbuild.core.errors import PlanError, StoreError
 from epbuild.publish.removal import Cleaned
+from epbuild.survey.orphans import get_lease_name
 from epbuild.survey.snapshot import get_snapshot_path
 from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, tamper
@@ -194,9 +195,7 @@ def test_clean_waits_for_a_build_that_emits_the_output(built: Workshop) -> None:
         done.set()
 
     thread = threading.Thread(target=clean_decoder)
-    names = [path.stem for path in (built.folder / ".epbuild" / "leases").iterdir()]
-    [name] = [name for name in names if "decoder" in name and name.startswith("output.")]  # as the build named it
-    with lease(built.folder / ".epbuild", name):
+    with lease(built.folder / ".epbuild", get_lease_name("dist/decoder")):
         thread.start()
         started.wait(5)
         assert not done.wait(0.3)

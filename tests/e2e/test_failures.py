@@ -192,18 +192,18 @@ def test_a_worker_that_hangs_is_stopped_at_its_timeout(two_groups: Project) -> N
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")
-@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
-def test_a_stopped_build_leaves_no_worker_and_keeps_finished_results(two_groups: Project, kill: signal.Signals) -> None:
+@pytest.mark.parametrize("kill", ["SIGINT", "SIGKILL"])
+def test_a_stopped_build_leaves_no_worker_and_keeps_finished_results(two_groups: Project, kill: str) -> None:
     # Without folded ConstantOfShape nodes, this model splits into 120 parts and takes minutes.
     two_groups.edit("  bad: bad.onnx", "  bad: package:onnx/backend/test/data/light/light_densenet121.onnx")
     build = start(two_groups, "run")
     _wait_until(lambda: (two_groups.folder / "dist/good/manifest.json").exists() and bool(_children(build.pid)))
     workers = _children(build.pid)
-    build.send_signal(kill)
+    build.send_signal(getattr(signal, kill))
     begin = time.monotonic()
     _, told = build.communicate(timeout=30)
     assert time.monotonic() - begin < 5
-    if kill == signal.SIGINT:
+    if kill == "SIGINT":
         assert build.returncode == 130
         assert "interrupted" in told
         assert not list((two_groups.folder / ".epbuild/tmp").glob("*"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ GB = 10**9
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the control groups of a machine with 16 GB. There are no limits as long as the folder is empty."""
-    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4000, "SC_PHYS_PAGES": 4_000_000}.__getitem__)
+    monkeypatch.setattr(sys, "platform", "linux")
+    sizes = {"SC_PAGE_SIZE": 4000, "SC_PHYS_PAGES": 4_000_000}
+    monkeypatch.setattr(os, "sysconf", sizes.__getitem__, raising=False)  # Windows has no such function
     return tmp_path
 
 

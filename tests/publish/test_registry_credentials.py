@@ -241,8 +241,8 @@ def test_hanging_helper_times_out(docker: Path, helper: Install, monkeypatch: py
     asked = helper("desktop", KEPT)
     script = asked.with_name("desktop.py")
     script.write_text(f"import sys, time\nprint({PASSWORD!r}, flush=True)\ntime.sleep(600)\n", encoding="utf-8")
-    run = subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda *given, timeout, **options: run(*given, timeout=timeout / 120, **options))
+    communicate = subprocess.Popen.communicate
+    monkeypatch.setattr(subprocess.Popen, "communicate", lambda self, given, timeout: communicate(self, given, timeout / 120))
     write(docker, {"credsStore": "desktop"})
     with pytest.raises(CredentialsError, match="did not answer within") as caught:
         found()
@@ -251,7 +251,7 @@ def test_hanging_helper_times_out(docker: Path, helper: Install, monkeypatch: py
 
 @pytest.mark.parametrize("name", ["../evil", "/bin/sh", "a b", "-x", "x\n", 5, ["a"]])
 def test_invalid_helper_name_is_not_run(docker: Path, name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("subprocess.run", lambda *arguments, **settings: pytest.fail("it was run"))
+    monkeypatch.setattr("subprocess.Popen", lambda *arguments, **settings: pytest.fail("it was run"))
     write(docker, {"credsStore": name})
     with pytest.raises(CredentialsError, match="is not installed"):
         found()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -15,10 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from epbuild.cache.location import find_toolchain_directory
 from epbuild.remote.keys import SigningKey
 from tests.support.projects import Project
 from tests.support.quick_builds import GROUPS, wait_until, write_model, write_project
+
+resource: Any = pytest.importorskip("resource", reason="Windows has no process groups")
 
 RECOMMENDED = {
     "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1",

@@ -267,7 +267,7 @@ class Workshop:
             onnx.save(context_model(contexts), folder / member["output"])
             for ep, binary in binaries.items() if not member["compile"]["embed"] else ():
                 (folder / "out" / binary).write_bytes(f"by {ep}: ".encode() + content)
-        log.write_text(f"compiled {members[0]['name']}\n", encoding="utf-8")
+        log.write_text(f"compiled {members[0]['name']}\n", encoding="utf-8", newline="")
         reports: list[Mapping[str, Any]] = [
             {"event": "member_finished", "member": member["name"], "seconds": 0.1} for member in members
         ]

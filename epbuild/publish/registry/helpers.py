@@ -12,6 +12,8 @@ import re
 import shutil
 import subprocess
 
+from epbuild.toolchain.process import end_tree
+
 _TIMEOUT_SECONDS = 60  # some helpers prompt the user or query a cloud
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NOT_FOUND = "credentials not found in native keychain"
@@ -44,17 +46,20 @@ def run_helper(name: str, host: str) -> tuple[str, str] | None:
     if path is None:
         raise HelperError("is not installed, or not in PATH", "Install it", missing=True)
     try:
-        done = subprocess.run([path, "get"], input=host.encode(), capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        # `from None`, as the original exception contains the output.
-        raise HelperError(f"did not answer within {_TIMEOUT_SECONDS} s", _suggest_check(program, host)) from None
+        with subprocess.Popen([path, "get"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            try:
+                output, _ = process.communicate(host.encode(), timeout=_TIMEOUT_SECONDS)
+            except subprocess.TimeoutExpired:
+                end_tree(process.pid)  # on Windows, the pipe remains open until its children end
+                # `from None`, as the original exception contains the output.
+                raise HelperError(f"did not answer within {_TIMEOUT_SECONDS} s", _suggest_check(program, host)) from None
     except OSError as error:
         raise HelperError(f"cannot be run: {error.strerror or error}", "Fix it") from error
-    printed = done.stdout.decode("utf-8", "replace").strip()
-    if done.returncode:
+    printed = output.decode("utf-8", "replace").strip()
+    if process.returncode:
         if printed == _NOT_FOUND:
             return None
-        raise HelperError(_INCOMPLETE.get(printed, f"exited with status {done.returncode}"), _suggest_check(program, host))
+        raise HelperError(_INCOMPLETE.get(printed, f"exited with status {process.returncode}"), _suggest_check(program, host))
     try:
         document = json.loads(printed)
         user, secret = document["Username"], document["Secret"]
