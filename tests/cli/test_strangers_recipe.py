@@ -184,14 +184,14 @@ TELLING = (
 
 @pytest.mark.gate
 @pytest.mark.parametrize("place", WRONG)
-def test_no_command_shows_the_value_of_a_variable(place: str, tmp_path: Path) -> None:
+def test_no_command_shows_the_value_of_a_variable(place: str, tmp_path: Path, exhaustive: bool) -> None:
     recipe = write_project(tmp_path)
     text = recipe.read_text(encoding="utf-8")
     assert WRONG[place][0] in text
     recipe.write_text(text.replace(*WRONG[place]), encoding="utf-8")
     lines = f"import sys\nif 'probe.py' in sys.argv[2]:\n    print({json.dumps(ANSWER)!r})\nelse:\n    sys.exit('no')\n"
     write_interpreter(tmp_path, lines)
-    for arguments in TELLING:
+    for arguments in TELLING if exhaustive else TELLING[[*WRONG].index(place) % 2 :: 2]:
         done = epbuild(tmp_path, *arguments, TOKEN=SECRET, UV_OFFLINE="1", EPBUILD_TOOLCHAIN_DIR=str(tmp_path / "made"))
         assert SECRET not in done.stdout + done.stderr, arguments
         assert "internal error" not in done.stderr

@@ -90,6 +90,12 @@ def test_a_model_with_external_weights_in_a_branch_compiles(branches: Project) -
     assert done.returncode == 0, done.stdout + done.stderr
     assert branches.epbuild("run", "--check").returncode == 0
 
+    # The files of a source can be hard links, which ONNX Runtime refuses.
+    for data in list(branches.folder.glob("*.bin")):
+        data.with_suffix(".copy").hardlink_to(data)
+    done = branches.epbuild("verify", "dist", "--numbers", "--recipe", "epbuild.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
 
 def test_a_model_with_external_branch_weights_compiles_from_memory(branches: Project) -> None:
     branches.edit("{path: first.onnx}", "{path: first.onnx, load_from: memory}")
@@ -114,14 +120,6 @@ def test_an_image_of_models_with_external_branch_weights_loads(branches: Project
     done = branches.epbuild("verify", "dist", "--numbers", "--recipe", "epbuild.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
     assert {blob.stat().st_nlink for blob in blobs} == {1}
-
-
-def test_numbers_are_compared_with_a_source_whose_files_are_hard_links(branches: Project) -> None:
-    branches.build()
-    for data in list(branches.folder.glob("*.bin")):
-        data.with_suffix(".copy").hardlink_to(data)
-    done = branches.epbuild("verify", "dist", "--numbers", "--recipe", "epbuild.yaml")
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_only_external_data_of_branches_is_copied(branches: Project) -> None:

@@ -17,7 +17,7 @@ from tests.support.quick_builds import PATIENCE
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends signals as a terminal does")
 INTERRUPTED = "epbuild: interrupted; finished work is kept"
 SEED = 20_260_401
-MOMENTS, SAMPLE = 50, 4
+MOMENTS, SAMPLE = 50, 3
 
 # Runs `main`, sends itself the signal at the Nth call of a Python function, and finally prints the number of calls.
 AT_CALL = """

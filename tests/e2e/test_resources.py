@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.decoder_builds import DECODER, EMIT, STAGES, Stage, find_keys, get_record
+from tests.support.gate import rest_at_night
 from tests.support.projects import Project, compiled
 from tests.support.quick_builds import (
     GROUPS,
@@ -153,12 +153,7 @@ def at_most(resource_name: str, amount: int) -> Callable[[], None]:
     return limit
 
 
-def sampled(values: Sequence[int], sample: Sequence[int]) -> list[Any]:
-    """Mark all values outside the sample as exhaustive."""
-    return [value if value in sample else pytest.param(value, marks=pytest.mark.exhaustive) for value in values]
-
-
-@pytest.mark.parametrize("kilobytes", sampled([0, 1, 4, 16, 40, 60, 100, 300], sample=[0, 16, 60, 300]))
+@pytest.mark.parametrize("kilobytes", rest_at_night([0, 1, 4, 16, 40, 60, 100, 300], sample=[0, 60, 300]))
 def test_a_file_size_limit_is_reported_and_fails_only_larger_results(starved: Starved, kilobytes: int, whole_store: Path) -> None:
     told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_FSIZE", kilobytes * 1024))
     if kilobytes >= 100:
@@ -174,7 +169,7 @@ def test_an_unwritable_binary_is_reported_as_an_environment_error(starved: Starv
     assert "[EPB405]" in told
 
 
-@pytest.mark.parametrize("megabytes", sampled([64, 128, 192, 256, 320, 448, 640, 800], sample=[64, 192, 448]))
+@pytest.mark.parametrize("megabytes", rest_at_night([64, 128, 192, 256, 320, 448, 640, 800], sample=[64, 448]))
 def test_insufficient_memory_is_reported(starved: Starved, megabytes: int, whole_store: Path) -> None:
     told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_AS", megabytes << 20))
     assert "memory" in told or "that a process may map (`ulimit -v`)" in told

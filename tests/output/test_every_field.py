@@ -634,6 +634,16 @@ def edited(recipe: Document, edits: Edits) -> Document:
     return document
 
 
+def before_and_after(case: Case, *, every_output: bool = False) -> tuple[Document, Document]:
+    """Return the recipes of a case. A change outside the outputs needs a sample of them."""
+    before = edited(base_recipe(), case.given)
+    after = edited(before, case.change)
+    if not every_output and not any(place.startswith("outputs") for place in case.change):
+        for recipe in (before, after):
+            recipe["outputs"] = [recipe["outputs"][number] for number in FEW if number < len(recipe["outputs"])]
+    return before, after
+
+
 Built = tuple[Checkout, dict[str, bytes]]
 
 
@@ -668,11 +678,7 @@ def test_incremental_build_after_a_change_equals_a_clean_build(
 ) -> None:
     case = {**CASES, **OF_FILES}[name]
     assert isinstance(case, Case)
-    before = edited(base_recipe(), case.given)
-    after = edited(before, case.change)
-    if not exhaustive and not any(place.startswith("outputs") for place in case.change):
-        for recipe in (before, after):
-            recipe["outputs"] = [recipe["outputs"][number] for number in FEW if number < len(recipe["outputs"])]
+    before, after = before_and_after(case, every_output=exhaustive)
     given = json.dumps(before)
     if given not in built:
         first = Checkout(tmp_path_factory.mktemp("given") / "checkout", monkeypatch)

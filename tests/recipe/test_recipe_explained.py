@@ -18,7 +18,7 @@ from epbuild.recipe.explained import explain
 from epbuild.recipe.load import load
 from epbuild.recipe.model import Expectation
 from tests.output.test_edits import EDITS
-from tests.output.test_every_field import CASES, FILES, Case, base_recipe, edited
+from tests.output.test_every_field import CASES, FILES, Case, before_and_after
 from tests.recipe.texts import FULL, MINIMAL
 from tests.support.plan_recipes import key_documents
 from tests.support.projects import RECIPES
@@ -119,8 +119,7 @@ def variants() -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {"edits": [edit.document for edit in EDITS[::EVERY]]}
     for name, case in CASES.items():
         if isinstance(case, Case):
-            before = edited(base_recipe(), case.given)
-            found.setdefault(name.partition(".")[0].removesuffix("[]"), []).extend((before, edited(before, case.change)))
+            found.setdefault(name.partition(".")[0].removesuffix("[]"), []).extend(before_and_after(case))
     return found
 
 

@@ -1,11 +1,16 @@
-"""Test parameters of which most run only in the gate."""
+"""Test parameters of which most run only in the gate or at night."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 import pytest
+
+
+def rest_at_night(cases: Iterable[Any], sample: Container[Any]) -> list[Any]:
+    """Return all cases, and mark those outside the sample with `exhaustive`."""
+    return [case if case in sample else pytest.param(case, marks=pytest.mark.exhaustive) for case in cases]
 
 
 def sampled(cases: Iterable[Any], every: int) -> Iterator[Any]:
