@@ -6,7 +6,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -204,56 +205,67 @@ def test_without_locked_a_mismatched_lock_is_reported_and_ignored(project: Proje
     assert "[EPB244]" in warning
 
 
-def test_a_modified_environment_is_refused(project: Project, tmp_path: Path) -> None:
-    project.environment["EPBUILD_TOOLCHAIN_DIR"] = str(tmp_path / "toolchains")
-    project.build("--locked", "epbuild.yaml", CLASSIFIER)
-    [site] = [path.parent for path in (tmp_path / "toolchains").glob("locked-*/env/**/onnxruntime") if path.is_dir()]
-    metadata = site / "intruder-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: intruder\nVersion: 1.0\n", encoding="utf-8")
-    done = project.epbuild("run", "--locked", "epbuild.yaml", CLASSIFIER)
-    assert done.returncode == 3
-    assert "the toolchain 'qnn' does not match epbuild.lock: the package intruder 1.0 is not locked" in done.stderr
+@contextmanager
+def changed(file: Path, content: bytes | None) -> Iterator[None]:
+    """Replace a file, create it, or remove it if the content is None, and restore it after the block."""
+    old = file.read_bytes() if file.exists() else None
+    _replace(file, content)
+    yield
+    _replace(file, old)
 
 
-def another_library(site: Path) -> str:
+def _replace(file: Path, content: bytes | None) -> None:
+    file.unlink(missing_ok=True)  # it may be linked to the installer's own
+    if content is not None:
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(content)
+
+
+@contextmanager
+def intruder(site: Path) -> Iterator[str]:
+    metadata = b"Metadata-Version: 2.1\nName: intruder\nVersion: 1.0\n"
+    with changed(site / "intruder-1.0.dist-info" / "METADATA", metadata):
+        yield "the package intruder 1.0 is not locked"
+    (site / "intruder-1.0.dist-info").rmdir()
+
+
+@contextmanager
+def another_library(site: Path) -> Iterator[str]:
     [library] = site.glob("onnxruntime_qnn/libQnnHtp.so")
-    content = library.read_bytes()
-    library.unlink()  # it is linked to the installer's own
-    library.write_bytes(content + b"\0")
-    return "1 of the installed files was changed after the installation, such as onnxruntime_qnn/libQnnHtp.so"
+    with changed(library, library.read_bytes() + b"\0"):
+        yield "1 of the installed files was changed after the installation, such as onnxruntime_qnn/libQnnHtp.so"
 
 
-def other_python(site: Path) -> str:
+@contextmanager
+def other_python(site: Path) -> Iterator[str]:
     module = site / "onnxruntime" / "__init__.py"
-    content = module.read_bytes()
-    module.unlink()
-    module.write_bytes(content + b"\n")
-    (site / "onnxruntime" / "extra.py").write_bytes(b"")
-    return "2 of the installed files were changed after the installation, such as onnxruntime/__init__.py"
+    with changed(module, module.read_bytes() + b"\n"), changed(module.with_name("extra.py"), b""):
+        yield "2 of the installed files were changed after the installation, such as onnxruntime/__init__.py"
 
 
-def forgotten_origin(site: Path) -> str:
-    next(parent for parent in site.parents if parent.name == "env").with_name("installed.json").unlink()
-    return "of the installed files were changed after the installation, such as onnxruntime/"
+@contextmanager
+def forgotten_origin(site: Path) -> Iterator[str]:
+    origin = next(parent for parent in site.parents if parent.name == "env").with_name("installed.json")
+    with changed(origin, None):
+        yield "of the installed files were changed after the installation, such as onnxruntime/"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the library has another name")
-@pytest.mark.parametrize("change", [another_library, other_python, forgotten_origin])
-def test_changed_files_of_a_locked_version_are_refused(project: Project, tmp_path: Path, change: Callable[[Path], str]) -> None:
+def test_a_changed_environment_of_a_lock_is_refused(project: Project, tmp_path: Path) -> None:
     project.environment["EPBUILD_TOOLCHAIN_DIR"] = str(tmp_path / "toolchains")
     project.build("--locked", "epbuild.yaml", CLASSIFIER)
     [site] = [path.parent for path in (tmp_path / "toolchains").glob("locked-*/env/**/onnxruntime") if path.is_dir()]
-    words = change(site)
-    for command in ("run", "plan"):
-        done = project.epbuild(command, "--locked", "epbuild.yaml", CLASSIFIER)
-        assert done.returncode == 3, done.stdout
-        assert "epbuild.yaml:9:3: error: the toolchain 'qnn' does not match epbuild.lock: " in done.stderr
-        assert words in done.stderr
-        assert "[EPB308]" in done.stderr
-    done = project.epbuild("run", "epbuild.yaml", CLASSIFIER)
-    assert done.returncode == 0
-    assert len(warnings_of(done.stderr)) == 1
+    for change in (intruder, another_library, other_python, forgotten_origin):
+        with change(site) as words:
+            for command in ("run", "plan"):
+                done = project.epbuild(command, "--locked", "epbuild.yaml", CLASSIFIER)
+                assert done.returncode == 3, (change, done.stdout)
+                assert "epbuild.yaml:9:3: error: the toolchain 'qnn' does not match epbuild.lock: " in done.stderr
+                assert words in done.stderr
+                assert "[EPB308]" in done.stderr
+            done = project.epbuild("run", "epbuild.yaml", CLASSIFIER)
+            assert done.returncode == 0, (change, done.stderr)
+            assert len(warnings_of(done.stderr)) == 1
 
 
 # -- The fast path -----------------------------------------------------------------------------------------------------
