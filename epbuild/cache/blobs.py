@@ -299,6 +299,7 @@ class BlobStore:
         with translate_os_errors(f"read {digest} in the store {self.root}"):
             data = source.read()
         if hash_bytes(data) != digest:
+            source.close()  # Windows does not rename open files
             raise self._make_damage_error(digest, identity)
         return data
 
