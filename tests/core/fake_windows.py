@@ -89,7 +89,7 @@ class FakeKernel:
         self.ended |= self.open[handle].processes
         for process in self.real & self.open[handle].processes:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+                os.kill(process, getattr(signal, "SIGKILL", signal.SIGTERM))
         return 1
 
     def _CreateFileW(self, path: str, access: int, share: int, *rest: Any) -> Any:  # noqa: N802

@@ -1,0 +1,129 @@
+"""`python -m tools.wine [ROOM or PATH...]`: run the quick tests, and a few builds with a real EP, with Windows Python under wine.
+
+The tests of each room run in a process of their own with a time limit. Counts go to standard output. The full output of pytest goes to
+`.wine/logs/ROOM.log`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.wine.environment import ROOT, MissingError, Wine
+
+_TESTS = ROOT / "tests"
+_SECONDS = 900
+_QUICK = "not slow and not gate"
+_END_TO_END = ("tests/e2e/test_left_to_the_cpu.py",)
+_COUNT = re.compile(r"(\d+) (passed|failed|errors?)\b")
+_SKIPPED = re.compile(r"SKIPPED \[(\d+)\] [^ ]+ (.*)")
+_CLASSES = ("wine lacks", "not yet")
+"""What the reasons of skipped tests begin with. All other reasons are those of tests for POSIX or Linux only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """A part of the tests: its paths, and the tests that are run."""
+
+    name: str
+    paths: tuple[str, ...]
+    markers: str = _QUICK
+
+
+def main() -> int:
+    """Run the tests. Return 1 if one failed, and 2 if the environment cannot be created."""
+    parser = argparse.ArgumentParser(prog="python -m tools.wine", description=__doc__)
+    parser.add_argument("rooms", nargs="*", metavar="ROOM or PATH", help="such as cache or tests/cache/test_memo.py")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".wine", help="where the environment is (.wine)")
+    parser.add_argument("--seconds", type=float, default=_SECONDS, help=f"time limit of a room ({_SECONDS})")
+    parser.add_argument("--options", default="-n0", help="more options of pytest ('-n0')")
+    parser.add_argument("--setup-only", action="store_true", help="create the environment and run nothing")
+    arguments = parser.parse_args()
+    wine = Wine(arguments.folder)
+    try:
+        wine.setup()
+    except MissingError as error:
+        sys.stderr.write(f"wine: {error}\n")
+        return 2
+    if arguments.setup_only:
+        return 0
+    rooms = [find_room(name) for name in arguments.rooms] or all_rooms()
+    failed = [room.name for room in rooms if not run_room(wine, room, arguments.options.split(), arguments.seconds)]
+    if failed:
+        sys.stdout.write(f"failed: {', '.join(failed)}; see {wine.folder / 'logs'}\n")
+    return 1 if failed else 0
+
+
+def all_rooms() -> list[Room]:
+    """Return the rooms of the quick tests, then the builds with a real EP."""
+    folders = sorted({path.parent.relative_to(_TESTS).parts[0] for path in _TESTS.glob("*/**/test_*.py")} - {"e2e"})
+    files = tuple(f"tests/{path.name}" for path in sorted(_TESTS.glob("test_*.py")))
+    rooms = [Room(name=name, paths=(f"tests/{name}",)) for name in folders]
+    return [*rooms, Room(name="files", paths=files), Room(name="builds", paths=_END_TO_END, markers="")]
+
+
+def find_room(name: str) -> Room:
+    """Return a room by its name. Any other name is a path, of which all tests are run."""
+    found = next((room for room in all_rooms() if room.name == name), None)
+    return found or Room(name=name.removeprefix("tests/").replace("/", "-").replace(":", "-"), paths=(name,), markers="")
+
+
+def run_room(wine: Wine, room: Room, options: list[str], seconds: float) -> bool:
+    """Run a room's tests, print a line with their counts, and return whether all passed."""
+    log = wine.folder / "logs" / f"{room.name}.log"
+    log.parent.mkdir(exist_ok=True)
+    began = time.monotonic()
+    temporary = wine.drive / "tests" / room.name
+    temporary.parent.mkdir(exist_ok=True)
+    process = wine.start_python(
+        *(
+            "-X",
+            "utf8",
+            "-m",
+            "pytest",
+            "-v",
+            "-p",
+            "no:cacheprovider",
+            "--basetemp",
+            f"C:\\tests\\{room.name}",
+            "-m",
+            room.markers,
+        ),
+        *("-o", f"faulthandler_timeout={seconds / 3:.0f}", *options, *room.paths),
+    )
+    watch = threading.Timer(seconds, wine.stop)
+    watch.start()
+    last = ""
+    with log.open("wb") as file:
+        for line in process.stdout or ():
+            file.write(line)
+            file.flush()
+            last = line.decode(errors="replace").strip() or last
+    status = process.wait()
+    ended = watch.is_alive()
+    watch.cancel()
+    shutil.rmtree(temporary, ignore_errors=True)
+    counts = count(log.read_text(encoding="utf-8", errors="replace")) if ended else f"more than {seconds:.0f} s, in {last}"
+    sys.stdout.write(f"{room.name:<12} {time.monotonic() - began:6.0f} s  {counts or f'status {status}'}\n")
+    sys.stdout.flush()
+    return status == 0
+
+
+def count(output: str) -> str:
+    """Return the numbers of passed, failed and skipped tests, the skipped ones by their class."""
+    found = [f"{number} {result}" for number, result in _COUNT.findall(output.rstrip().rpartition("\n")[2])]
+    skipped = Counter[str]()
+    for number, reason in _SKIPPED.findall(output):
+        skipped[next((name for name in _CLASSES if reason.startswith(name)), "POSIX only")] += int(number)
+    return ", ".join([*found, *(f"{number} skipped ({name})" for name, number in skipped.items())])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
