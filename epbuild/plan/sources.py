@@ -22,6 +22,7 @@ from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.member import ModelFiles
 from epbuild.recipe.model import ModelSpec
+from epbuild.recipe.paths import suggest_fix
 
 
 class SourceModel(Struct, frozen=True, dict=True):
@@ -103,7 +104,7 @@ def _read_references(model: ModelSpec, graph: Path, memo: Memo) -> tuple[SourceR
         seen = None
     if seen is None or not stat.S_ISREG(seen.st_mode):
         what = "is not a file" if os.path.exists(graph) else "does not exist"  # noqa: PTH110 - accepts any name
-        raise _make_error("EPB201", model, f"the model '{model.name}' {what}: {model.path}", "Paths are relative to the recipe.")
+        raise _make_error("EPB201", model, f"the model '{model.name}' {what}: {model.path}", suggest_fix(model.path))
     header = None
 
     def read() -> SourceReferences:

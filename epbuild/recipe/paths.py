@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from epbuild.core.errors import Position
-from epbuild.core.safepath import find_links, resolve_links
+from epbuild.core.safepath import find_links, is_anchored, resolve_links
 
 PACKAGE: Final = "package:"
 # A requirement with a version contains one of these characters. Names of importable packages do not contain them.
@@ -34,6 +34,13 @@ def rebase_path(text: str, where: Position, main: Path) -> str:
         if is_same(home / name, asked):
             return name.as_posix()
     return asked.absolute().as_posix()
+
+
+def suggest_fix(path: str, base: str = "the recipe") -> str:
+    """Return a hint for a relative path that does not exist. Only Windows reads backslashes as separators."""
+    if "\\" in path and not is_anchored(path):
+        return f"Separate folders with '/', which works on every platform: {path.replace(chr(92), '/')}."
+    return f"Paths are relative to {base}."
 
 
 def is_same(one: Path, other: Path) -> bool:

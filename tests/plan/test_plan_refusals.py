@@ -95,6 +95,15 @@ def test_a_compiled_model_is_refused_as_a_source(workshop: Path) -> None:
     check(workshop, text, ("EPB205", "the model 'prefill' is already compiled"))
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows reads backslashes as separators")
+def test_backslashes_in_the_path_of_a_missing_model_are_explained(workshop: Path) -> None:
+    text = edited(RECIPE, (PREFILL, rf"prefill: {MARK}models\prefill.onnx"))
+    check(workshop, text, ("EPB201", "Separate folders with '/', which works on every platform: models/prefill.onnx."))
+    check(
+        workshop, edited(RECIPE, (PREFILL, rf"prefill: {MARK}C:\prefill.onnx")), ("EPB201", "Paths are relative to the recipe.")
+    )
+
+
 def save_with_overridable_weights(path: Path, ir_version: int) -> None:
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "w", "v", "y")]
     weights = [helper.make_tensor(name, TensorProto.FLOAT, [4], [1.0] * 4) for name in ("w", "v")]
