@@ -12,7 +12,7 @@ import os
 import sys
 import time
 
-from epbuild.core.host import is_broken_pipe, is_windows
+from epbuild.core.host import is_broken_pipe, is_windows, list_interrupts
 
 TYPE_CHECKING = False  # Type checkers assume that this name is true. The import of typing is slow.
 if TYPE_CHECKING:
@@ -85,8 +85,9 @@ def _warn(warnings: Sequence[Mapping[str, Any]]) -> None:
 
 def _exit_on_interrupt() -> None:
     """Exit at once on Ctrl-C, unless the signal is ignored: shells ignore it for background jobs."""
-    if _signal.getsignal(_signal.SIGINT) is not _signal.SIG_IGN:
-        _signal.signal(_signal.SIGINT, _exit_interrupted)
+    for number in list_interrupts():
+        if _signal.getsignal(number) is not _signal.SIG_IGN:
+            _signal.signal(number, _exit_interrupted)
 
 
 def _exit_interrupted(number: int, frame: FrameType | None) -> None:

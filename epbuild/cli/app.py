@@ -24,7 +24,7 @@ from epbuild.cli.completion import VARIABLE, answer_shell
 from epbuild.cli.options import ClickException, format_sentence
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.core.file_use import CLOSE_PROGRAM, describe_use
-from epbuild.core.host import is_broken_pipe
+from epbuild.core.host import is_broken_pipe, list_interrupts
 from epbuild.core.safepath import shorten_reference
 from epbuild.core.shown import escape_sequences
 
@@ -124,7 +124,8 @@ def execute(arguments: Sequence[str]) -> int:
             # An EP's log may contain characters that the terminal's encoding lacks.
             stream.reconfigure(errors="backslashreplace")
     with contextlib.suppress(ValueError):  # Only the main thread may set a signal handler.
-        signal.signal(signal.SIGINT, _interrupt_once)
+        for number in list_interrupts():
+            signal.signal(number, _interrupt_once)
     try:
         command = get_command(_application)
         if VARIABLE in os.environ:
@@ -190,7 +191,8 @@ def _is_folder_gone() -> bool:
 
 def _interrupt_once(number: int, frame: object) -> None:
     """Raise KeyboardInterrupt for the first Ctrl-C, and ignore the signal afterwards, so that workers can be stopped."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for interrupt in list_interrupts():
+        signal.signal(interrupt, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # the part of `signal` that needs no other import
 import errno
 import os
 import stat
@@ -40,6 +41,11 @@ _INSTRUCTIONS = (
 
 def is_windows() -> bool:
     return sys.platform == "win32"
+
+
+def list_interrupts() -> list[int]:
+    """Return the signals by which a user interrupts a command: Ctrl-C, and Ctrl-Break on Windows."""
+    return [number for name in ("SIGINT", "SIGBREAK") if (number := getattr(_signal, name, None)) is not None]
 
 
 def is_broken_pipe(error: OSError) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import errno
 import io
 import os
+import signal
 import subprocess
 import sys
 from contextlib import AbstractContextManager
@@ -157,6 +159,22 @@ def test_an_interrupted_command_prints_a_line_and_exits_with_130(
         code, out, error = run(capsys, "validate")
     assert (code, out) == (130, "")
     assert [line for line in error if line] == ["epbuild: interrupted; finished work is kept"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="imitates Windows")
+def test_ctrl_break_on_windows_interrupts_like_ctrl_c(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
+    monkeypatch.setattr(_signal, "SIGBREAK", signal.SIGUSR1, raising=False)
+    try:
+        with at_each_call(read_plan, lambda arguments: signal.raise_signal(signal.SIGUSR1)):
+            code, out, error = run(capsys, "validate")
+        assert signal.getsignal(signal.SIGUSR1) == signal.getsignal(signal.SIGINT) == signal.SIG_IGN, "a second one is ignored"
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert (code, out, [line for line in error if line]) == (130, "", ["epbuild: interrupted; finished work is kept"])
 
 
 def test_an_error_of_the_operating_system_names_the_file(
