@@ -12,7 +12,7 @@ from epbuild.core.file_use import CLOSE_PROGRAM, describe_use
 
 ANOTHER_CACHE = "set EPBUILD_CACHE_DIR to a directory on another file system"
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
@@ -59,7 +59,7 @@ def translate_os_errors(task: str, *, code: str = "EPB503", elsewhere: str | Non
 
 
 def _suggest_fix(error: OSError) -> str:
-    if error.errno in _FULL:
+    if error.errno in DISK_FULL:
         return "Free some disk space"
     if error.errno in _FORBIDDEN:
         return "Give this user access to this path"

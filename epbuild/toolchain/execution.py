@@ -12,13 +12,14 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct, field
 
 from epbuild.cache.blobs import BlobStore
+from epbuild.cache.errors import DISK_FULL
 from epbuild.core.digest import Blob, Count, hash_file
 from epbuild.core.errors import BuildError, Cancelled, EnvironmentFailure, Problem, StepId
 from epbuild.core.safepath import resolve_links
 from epbuild.core.shown import describe_files
 from epbuild.engine.byte_progress import count_step_bytes
 from epbuild.engine.events import Progress, StepOutput
-from epbuild.toolchain.diagnosis import is_progress_line, strip_log_prefix
+from epbuild.toolchain.diagnosis import FREE_SPACE, is_progress_line, strip_log_prefix
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.process import Ending, WorkerListener
 from epbuild.toolchain.reports import BadReport
@@ -159,7 +160,8 @@ def process_failures(process: str, step: StepId | None = None, shown_log: str | 
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         message = f"cannot run the {process}: {place}{error.strerror or error}"
-        hint = "Check the toolchain's interpreter, and the free space for the log."
+        # The log could not be written, perhaps because the process itself has filled the disk.
+        hint = FREE_SPACE if error.errno in DISK_FULL else "Check the toolchain's interpreter."
         raise EnvironmentFailure(Problem("EPB413", message, step, hint)) from error
     except BadReport as error:
         message = f"the {process} sent an invalid report and was stopped: {error}"

@@ -18,7 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epbuild.core.errors import EnvironmentFailure
 from epbuild.toolchain import process as supervisor
+from epbuild.toolchain.diagnosis import FREE_SPACE
+from epbuild.toolchain.execution import process_failures
 from epbuild.toolchain.process import Ending, WorkerListener, strip_colors, supervise
 from tests.support.worker_listener import WorkerWords
 
@@ -368,3 +371,14 @@ def test_report_equals_the_json_that_the_worker_wrote(worker: Supervised) -> Non
     report = {"event": "noted", "message": "größe\n\u2028", "number": 2**60, "nested": {"a": [None, True]}}
     worker.run(f"import sys; sys.stdout.buffer.write({json.dumps(report, ensure_ascii=False).encode()!r})")
     assert worker.words.reports == [report]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is a file on a full disk")
+def test_a_log_on_a_full_disk_is_reported_with_a_hint(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import sys; print('line', file=sys.stderr)"]
+    with pytest.raises(EnvironmentFailure) as raised, process_failures("preparation"):
+        supervise(
+            command, tmp_path, Path("/dev/full"), WorkerListener(), timeout=None, environment={}, cancelled=threading.Event()
+        )
+    [problem] = raised.value.problems
+    assert (problem.message, problem.hint) == ("cannot run the preparation: No space left on device", FREE_SPACE)
