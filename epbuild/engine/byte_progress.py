@@ -45,7 +45,8 @@ def count_bytes(
     def count(size: int) -> None:
         nonlocal done, last
         with lock:
-            done = min(done + size, total)  # a file that changes while it is read is read again
+            # A file that changes while it is read is read again. An upload that began before this count may be repeated.
+            done = max(0, min(done + size, total))
             now = clock()
             if now - last >= _INTERVAL and done < total:
                 last = now

@@ -14,7 +14,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.core.clone import copy_file
 from epbuild.core.digest import LARGE_BYTES, Blob
 from epbuild.core.shown import describe_files
-from epbuild.engine.byte_progress import count_step_bytes
+from epbuild.engine.byte_progress import ByteProgress, count_bytes, count_step_bytes
 from epbuild.engine.events import StepAdvanced
 from epbuild.report.listeners import format_bytes
 from tests.support.fake_builds import Workshop
@@ -63,6 +63,16 @@ def test_a_build_counts_what_its_steps_store_and_write(tmp_path: Path, monkeypat
     stored = {step: total for (step, doing), total in seen.items() if doing == "storing"}
     assert all(stored.values())
     assert sum(emitted.values()) == sum(stored.values())
+
+
+def test_progress_stays_between_nothing_and_the_total() -> None:
+    now = [0.0]
+    seen: list[ByteProgress] = []
+    with count_bytes(100, seen.append, lambda: now[0]) as count:
+        for size in (20, -30, 10, 200, -50):
+            now[0] += 1
+            count(size)
+    assert [(found.done, found.ended) for found in seen] == [(20, False), (0, False), (10, False), (50, False), (100, True)]
 
 
 def test_progress_is_shown_with_the_file_and_the_time_left() -> None:
