@@ -112,16 +112,18 @@ class OwnedFiles(Owned):
             known.setdefault(name, set()).add(digest)
         return cls(known, digests, workspace, fact)
 
-    def announce(self, files: Mapping[str, Mapping[str, object]]) -> None:
+    def announce(self, files: Mapping[str, Mapping[str, object]], accepted: Mapping[str, Path]) -> None:
         """Record files that are about to be moved into place, so that epbuild recognizes them even if the build is killed.
 
-        Raises StoreError.
+        Also record the existing files `accepted`, which are not recorded yet but belong to epbuild. Raises StoreError.
         """
         if self._workspace is None or self.announcement is None:
             return
         known = _read_announced(self._workspace, self.announcement)
-        for name, file in files.items():
-            known.setdefault(name, set()).add(str(file["digest"]))
+        existing = self._hash_files(accepted)
+        announced = {name: str(file["digest"]) for name, file in files.items()}
+        for name, digest in (*existing.items(), *announced.items()):
+            known.setdefault(name, set()).add(digest)
         text = encode_canonical({name: sorted(digests) for name, digests in known.items()})
         self._workspace.record_fact(self.announcement, text)
 
@@ -156,6 +158,11 @@ class OwnedFiles(Owned):
         """Return the names of an archive and its provenance file, if they have not changed since epbuild wrote them."""
         return self._find_unchanged(path.parent, listed=path)
 
+    def find_accepted(self, root: Path, listed: Path) -> dict[str, Path]:
+        """Return the paths of the files below `root` that are accepted with any content, according to the list of the output `listed`."""
+        files = read_listed_files(listed)
+        return {name: root / name for name, file in files.items() if file.by_name and name not in self.recorded}
+
     def list_changed(self, path: Path) -> list[str]:
         """Return the files that have changed: files in a folder, or an archive and its provenance file."""
         root = path if path.is_dir() else path.parent
@@ -170,13 +177,11 @@ class OwnedFiles(Owned):
 
     def _find_unchanged(self, root: Path, listed: Path) -> set[str]:
         expected = {name: set(digests) for name, digests in self.recorded.items()}
-        accepted = set()
         for name, file in read_listed_files(listed).items():
             if file.sha256 is not None:
                 expected.setdefault(name, set()).add(file.sha256)
-            elif file.by_name and name not in self.recorded:
-                accepted.add(name)
-        found = self._hash_files({name: root / name for name in expected.keys() | accepted})
+        accepted = self.find_accepted(root, listed)
+        found = self._hash_files({**accepted, **{name: root / name for name in expected}})
         return {name for name, digest in found.items() if name in accepted or digest in expected[name]}
 
     def _hash_files(self, paths: Mapping[str, Path]) -> dict[str, str]:

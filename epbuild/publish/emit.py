@@ -170,7 +170,7 @@ class OutputWriter:
                 self._copy_to(artifact, f"{tree}{os.sep}{artifact.path}")
 
         copy_all(artifacts, copy)
-        self._written.announce(files)
+        self._written.announce(files, self._written.find_accepted(place, place))
         kept = (place / item.path for item in artifacts if _is_same(place / item.path, tree / item.path)) if is_there else ()
         with self._digests.relinking(kept):
             self._written.kept.update(swap_in(tree, place, self._written, self._emission.id))
@@ -193,7 +193,8 @@ class OutputWriter:
             data = _render_statement(tree, [Artifact(path.name, "asset", made.size, made.digest), *artifacts]).data
             (draft / beside.name).write_bytes(data)
             files[beside.name] = {"digest": hash_bytes(data), "size": len(data)}
-        self._written.announce(files)
+        unrecorded = files.keys() - self._written.recorded.keys()
+        self._written.announce(files, {name: path.with_name(name) for name in unrecorded})
         as_written = self._written.list_unchanged_in_archive(path)
         for name in reversed(files):  # the archive comes last, so that its statement exists before it does
             target = path.with_name(name)

@@ -21,6 +21,7 @@ from epbuild.cache.workspace import Workspace
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import PlanError, Problem, RecipeError, StoreError
 from epbuild.engine.events import StepFinished, Warned
+from epbuild.output.existing import OwnedFiles
 from epbuild.survey.orphans import Outputs
 from tests.support.fake_builds import (
     CLASSIFIER,
@@ -34,7 +35,7 @@ from tests.support.fake_builds import (
     source_model,
     tamper,
 )
-from tests.support.moments import at_each_call
+from tests.support.moments import at_each_call, at_each_return
 
 CURRENT = dict.fromkeys(STEPS, "current")
 DECODER = [*COMPILES, SHARE]
@@ -515,6 +516,25 @@ def test_unrecorded_output_of_a_killed_build_is_not_saved_as_user_work(built: Wo
     assert not list((built.folder / "dist").rglob("*.saved*"))
     with Workspace.open(built.folder / ".epbuild") as workspace:
         assert workspace.facts("announced") == {}
+
+
+@pytest.mark.parametrize("form", ["folder", "archive"])
+def test_output_of_a_deleted_workspace_is_not_saved_as_user_work_after_a_kill(built: Workshop, form: str) -> None:
+    """Kill a build that has announced its files, but has not replaced the manifest or the archive, which nothing records."""
+    change = [('path: "dist/${group}"', 'path: "dist/${group}.zip", archive: zip, provenance: true')] if form == "archive" else []
+    built.write_recipe(*change)
+    assert built.build().exit_code == 0
+    shutil.rmtree(built.folder / ".epbuild")
+
+    def kill(call: object) -> None:
+        raise KeyboardInterrupt
+
+    built.write_recipe(*change, ("name: small", "name: second"))
+    with pytest.raises(KeyboardInterrupt), at_each_return(OwnedFiles.announce, kill):
+        built.build()
+    assert built.build().exit_code == 0
+    assert warnings(built) == []
+    assert not list((built.folder / "dist").rglob("*.saved*"))
 
 
 def test_locked_state_at_any_moment_emits_nothing_outside_the_manifest(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
