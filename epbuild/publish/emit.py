@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from epbuild.archive.artifact import Artifact, Copy, make_changed_error
 from epbuild.cache.blobs import BlobSource
 from epbuild.cache.digests import Digests
-from epbuild.core.atomic import rename, sync_directory, sync_file, write_new
+from epbuild.core.atomic import rename, sync_directory, sync_file, write_file, write_new
 from epbuild.core.canonical import JsonFile
 from epbuild.core.clone import copy_open_file
 from epbuild.core.digest import Blob, Count, Hasher, Write, hash_bytes, hash_into, ignore_count
@@ -196,13 +196,14 @@ class OutputWriter:
         unrecorded = files.keys() - self._written.recorded.keys()
         self._written.announce(files, {name: path.with_name(name) for name in unrecorded})
         as_written = self._written.list_unchanged_in_archive(path)
-        for name in reversed(files):  # the archive comes last, so that its statement exists before it does
-            target = path.with_name(name)
-            if self._written.digest(target, name) != files[name]["digest"]:
-                if name in self._written.recorded and name not in as_written and os.path.lexists(target):
-                    self._written.kept[name] = _save(target).name
-                sync_file(draft / name)
-                rename(draft / name, target)
+        with _restored_on_failure(emission.statement):
+            for name in reversed(files):  # the archive comes last, so that its statement exists before it does
+                target = path.with_name(name)
+                if self._written.digest(target, name) != files[name]["digest"]:
+                    if name in self._written.recorded and name not in as_written and os.path.lexists(target):
+                        self._written.kept[name] = _save(target).name
+                    sync_file(draft / name)
+                    rename(draft / name, target)
         sync_directory(path.parent)
         self._remove_sidecars(path, files, as_written)
         return files
@@ -343,6 +344,20 @@ def _summarize_files(artifacts: Iterable[Artifact]) -> Files:
 
 def _is_same(there: Path, path: Path) -> bool:
     return there.is_file() and there.samefile(path)
+
+
+@contextmanager
+def _restored_on_failure(path: Path | None) -> Iterator[None]:
+    """Restore the file at `path`, or its absence, if the block raises OSError, for example because the archive beside it is in use."""
+    before = path.read_bytes() if path is not None and path.is_file() else None
+    try:
+        yield
+    except OSError:
+        if path is not None and before is not None:
+            write_file(path, before)
+        elif path is not None:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _save(path: Path) -> Path:

@@ -91,7 +91,8 @@ class EmittedFiles(Owned):
         cleaned = self.plan_removal()
         try:
             recover_swaps(self._directory, self._written, hidden)
-            for name in self.list_unchanged(self._root):
+            # The archive comes first: if it is in use, its statement is kept as well.
+            for name in sorted(self.list_unchanged(self._root), key=lambda name: name != self._directory.name):
                 discard(self._root / name)
         except OSError as error:
             used = describe_use(error)

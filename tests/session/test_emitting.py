@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from epbuild.core.errors import StoreError
+from epbuild.commands.clean import clean
+from epbuild.core.errors import EnvironmentFailure, StoreError
 from epbuild.engine.events import EventList, StepFinished, StepOutput, Warned
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
@@ -19,7 +23,8 @@ from epbuild.session.emitting import Emitter, remove_orphans
 from epbuild.session.events import OutputRemoved
 from epbuild.session.session import Session, open_session
 from epbuild.survey.status import Survey
-from tests.support.fake_builds import EMIT_CLASSIFIER, EMIT_DECODER, Workshop
+from tests.core.fake_windows import make_sharing_violation
+from tests.support.fake_builds import EMIT_CLASSIFIER, EMIT_DECODER, Workshop, source_model
 
 
 class Results:
@@ -128,6 +133,32 @@ def test_results_that_stay_lost_fail_the_emit_step_and_keep_the_output(built: Wo
     assert it.results.rebuilt == list(it.found.plan.emissions[EMIT_CLASSIFIER].needs)
     assert it.ends() == {}
     assert built.contents("classifier") == before
+
+
+def test_an_archive_in_use_on_windows_keeps_its_statement(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    built.write_recipe(('path: "dist/${group}"', 'path: "dist/${group}.zip", archive: zip, provenance: true'))
+    built.build()
+    before = {path.name: path.read_bytes() for path in (built.folder / "dist").iterdir()}
+    (built.folder / "classifier.onnx").write_bytes(source_model(7.0))
+
+    def refusing(change: Callable[..., None]) -> Callable[..., None]:
+        def checked(*places: Any, **options: Any) -> None:
+            if os.fspath(places[-1]) == str(built.folder / "dist" / "classifier.zip"):
+                raise make_sharing_violation(str(places[-1]))
+            change(*places, **options)
+
+        return checked
+
+    with monkeypatch.context() as windows:
+        for name in ("replace", "unlink"):
+            windows.setattr(os, name, refusing(getattr(os, name)))
+        assert built.build().exit_code == 3
+        [failure] = built.problems
+        assert (failure.code, failure.hint) == ("EPB424", "Close the program that uses it, and run the command again.")
+        assert "classifier.zip is used by another program" in failure.message
+        with pytest.raises(EnvironmentFailure, match=r"cannot remove the output classifier\.zip"):
+            list(clean(replace(built.request, selection=("emit:classifier/*",)), force=True))
+    assert {path.name: path.read_bytes() for path in (built.folder / "dist").iterdir()} == before
 
 
 def test_current_outputs_are_adopted_without_being_written(built: Workshop) -> None:
