@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.commands import RECIPE, write_model
 
@@ -45,7 +47,8 @@ def commit_checkout(folder: Path) -> str:
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists() or shutil.which("git") is None, reason="pre-commit clones this checkout")
-def test_a_recipe_with_a_mistake_is_not_committed(tmp_path: Path) -> None:
+def test_a_recipe_with_a_mistake_is_not_committed(tmp_path: Path, exhaustive: bool) -> None:
+    """At night, pre-commit installs epbuild from a repository. Otherwise, the hook runs the epbuild of these tests."""
     repository = tmp_path / "models"
     write_model(repository / "relu.onnx")
     (repository / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
@@ -53,13 +56,16 @@ def test_a_recipe_with_a_mistake_is_not_committed(tmp_path: Path) -> None:
     (repository / "other.yaml").write_text("no recipe at all", encoding="utf-8")
     for command in (["init", "--quiet"], ["add", "--all"]):
         assert run(repository, "git", *command).returncode == 0
-    hooks = tmp_path / "hooks"
-    revision = commit_checkout(hooks)
-    (repository / ".pre-commit-config.yaml").write_text(
-        f"repos: [{{repo: '{hooks}', rev: {revision}, hooks: [{{id: epbuild-validate}}]}}]\n", encoding="utf-8"
-    )
+    if exhaustive:
+        hooks = tmp_path / "hooks"
+        source = {"repo": str(hooks), "rev": commit_checkout(hooks), "hooks": [{"id": "epbuild-validate"}]}
+    else:
+        [manifest] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+        source = {"repo": "local", "hooks": [{**manifest, "language": "system"}]}
+    (repository / ".pre-commit-config.yaml").write_text(json.dumps({"repos": [source]}), encoding="utf-8")
     hook = [sys.executable, "-m", "pre_commit", "run", "--files"]
     own = {"PRE_COMMIT_HOME": str(tmp_path / "installed"), "PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PIP_NO_COMPILE": "1"}
+    own["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = run(repository, *hook, "epbuild.yaml", "other.yaml", "wrong.epbuild.yaml", **own)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "epbuild.yaml is valid" in done.stdout

@@ -36,7 +36,7 @@ def test_the_examples_print_what_the_page_shows(quickstart: Project) -> None:
         assert (done.stdout, done.stderr) == (expected, ""), script
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_examples_are_typed(tmp_path: Path) -> None:
     for number, (script, _) in enumerate(EXAMPLES):
         (tmp_path / f"example_{number}.py").write_text(script, encoding="utf-8")

@@ -21,7 +21,7 @@ from tests.support.clusters import PATIENCE, Cluster, GuardedProcess, on, quick,
 from tests.support.projects import compiled
 from tests.support.quick_builds import COMPILES, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="ports as Linux shows them")]
+pytestmark = [pytest.mark.gate, pytest.mark.skipif(sys.platform != "linux", reason="ports as Linux shows them")]
 
 HOSTILE_WORKER = """\
 import json, os, pickle, sys, types

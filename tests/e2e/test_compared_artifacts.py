@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.projects import Project
 
 DIST = "dist/quickstart"
@@ -24,6 +26,7 @@ def facts(document: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     return {item["what"]: (item["old"], item["new"]) for item in document["differences"]}
 
 
+@pytest.mark.gate
 def test_diff_names_a_changed_target_and_changed_weights(quickstart: Project) -> None:
     quickstart.build()
     for group in ("decoder", "classifier"):

@@ -65,6 +65,7 @@ def test_one_decoder_at_two_sizes_compiles_to_one_binary_of_half_the_size(projec
     assert len((RECIPES / "llm.yaml").read_text(encoding="utf-8").splitlines()) <= 40
 
 
+@pytest.mark.gate
 @pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs contexts comes in the Linux wheel")
 def test_the_quantized_decoder_generates_the_tokens_of_its_source(project: Project, tmp_path: Path) -> None:
     # The emulator crashes when it loads models that share weights.

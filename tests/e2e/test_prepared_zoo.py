@@ -69,6 +69,7 @@ def _write_without_npu_nodes(path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
+@pytest.mark.gate
 def test_models_compile_fully_when_quantized_and_failures_are_tried_once(zoo: Project) -> None:
     events = zoo.build()
     assert compiled(events) == {"prepare:good/1-simplify", "prepare:good/2-quantize", "compile:zoo-good/npu/good"}

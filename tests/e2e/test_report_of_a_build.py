@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import jsonschema
+import pytest
 
 from epbuild.core.schemas import read_schema
 from tests.e2e.fallback_models import write_models, write_refused
@@ -33,6 +34,7 @@ outputs:
 )  # the emulator that runs contexts is in the Linux wheel
 
 
+@pytest.mark.gate
 def test_a_report_of_a_real_build_matches_its_events_and_shows_changes(project: Project) -> None:
     write_models(project.folder)
     write_refused(project.folder / "refused.onnx")

@@ -7,6 +7,8 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from epbuild.remote.keys import SigningKey
 from tests.support.cache_server import serving_cache
 from tests.support.projects import Project, compiled, copy_of_quickstart
@@ -67,6 +69,7 @@ def test_a_second_machine_compiles_nothing_and_emits_identical_bytes(tmp_path: P
         assert "Nothing to do" in third.epbuild("run").stdout
 
 
+@pytest.mark.gate
 def test_with_a_lock_a_machine_without_store_or_toolchain_installs_nothing(tmp_path: Path) -> None:
     ours = SigningKey.generate()
     with serving_cache() as server:

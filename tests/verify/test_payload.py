@@ -65,7 +65,7 @@ def open_ended(number: int, head: bytes, left: int) -> bytes:
     return encode_varint(number << 3 | 2) + encode_varint(len(head) + left) + head
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process's memory is measured as Linux tells it")
 def test_a_single_file_of_nearly_two_gigabytes_is_read_in_300_megabytes(tmp_path: Path, exhaustive: bool) -> None:
     """Use a sparse file with one embedded context of 1.9 or 0.5 GB, whose target is at its very end."""
