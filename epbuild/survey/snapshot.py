@@ -169,8 +169,9 @@ def try_fast_path(
     """
     names = [argument for argument in arguments[1:] if argument not in _FLAGS]
     recipe = names[0] if names else DEFAULT_RECIPE
-    # Only the full command-line parser can interpret names with special characters.
-    if arguments[:1] != ["run"] or len(names) > 1 or not recipe or recipe[0] in "-@" or not set(recipe).isdisjoint(":*?["):
+    # Only the full command-line parser can interpret names with special characters, other than the colon of a drive.
+    is_plain = set(os.path.splitdrive(recipe)[1]).isdisjoint(":*?[")
+    if arguments[:1] != ["run"] or len(names) > 1 or not recipe or recipe[0] in "-@" or not is_plain:
         return None
     check = "--check" in arguments
     if os.environ.get("GITHUB_STEP_SUMMARY") and not check:  # a run always appends tables to a summary
