@@ -261,7 +261,7 @@ def _make_relative_to_repository(file: str) -> str:
         with suppress(ValueError, OSError):
             path = Path(file)
             return (path.parent.resolve() / path.name).relative_to(Path(root).resolve()).as_posix()
-    return file
+    return file.replace(os.sep, "/")
 
 
 def _escape(text: str) -> str:

@@ -207,7 +207,7 @@ def test_a_failed_step_has_its_problems(lines: list[str]) -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
 def test_output_of_an_ep_is_written_in_any_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding)
+    stream = io.TextIOWrapper(raw, encoding=encoding, newline="")
     write_events(stream, monkeypatch)
     print_json({"text": "→ größe"})
     stream.flush()
