@@ -89,6 +89,7 @@ class Wine:
         return {
             **{key: value for key, value in os.environ.items() if key.startswith("UV_") or key.lower().endswith("_proxy")},
             "HOME": str(self.folder),
+            "XDG_RUNTIME_DIR": str(self.folder),
             "LC_ALL": "C.UTF-8",
             "WINEPREFIX": str(self.prefix),
             "WINESERVER": _SERVER,
@@ -104,6 +105,7 @@ class Wine:
             self.command(_WINE, self.python / "python.exe", *arguments),
             cwd=ROOT,
             env={**self.environment(), **(variables or {})},
+            bufsize=0,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -201,6 +203,10 @@ class Wine:
         excludes.write_text("\n".join(_WITHOUT_WHEEL), encoding="utf-8")
         requirements = ("--requirement", "pyproject.toml", "--extra", "test", "--constraint", "constraints.txt")
         _uv_install(packages, *requirements, "--excludes", str(excludes))
+        programs = self.python / "Scripts"
+        programs.mkdir(exist_ok=True)
+        for program in (packages / "bin").glob("*.exe"):
+            shutil.copyfile(program, programs / program.name)
         (packages / "epbuild.pth").write_text(f"{windows_path(ROOT)}\n", encoding="utf-8")
 
 
