@@ -15,12 +15,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support import warm_start
-from tests.support.decoder_builds import DECODER, STAGES, Stage, find_keys, forget
+from tests.support.decoder_builds import DECODER, STAGES, find_keys, forget
+from tests.support.gate import rest_at_night
 from tests.support.projects import Project
 from tests.support.quick_builds import (
     PATIENCE,
@@ -313,46 +313,39 @@ def watched_decoder(project: Project, decoder_store: Path, decoder_reference: Re
 
 
 @pytest.fixture
-def forget_stage(watched_decoder: Watched, stage: Stage) -> Callable[[], None]:
+def forget_stage(watched_decoder: Watched, kind: str) -> Callable[[], None]:
     """Return a function after which the next build repeats the action of a stage. It restores the results of all other actions."""
-    key = find_keys(watched_decoder.project)[stage.action]
+    key = find_keys(watched_decoder.project)[STAGES[kind].action]
     return lambda: forget(watched_decoder.project, key)
 
 
-def each_stage(sample: str | None = None) -> list[Any]:
-    """Return the stages of the decoder. Mark all but one of them, or all of them, as exhaustive."""
-    return [
-        pytest.param(stage, marks=[] if name == sample else [pytest.mark.exhaustive], id=name) for name, stage in STAGES.items()
-    ]
-
-
-@pytest.mark.parametrize("stage", each_stage("copy"))
+@pytest.mark.parametrize("kind", rest_at_night(STAGES, sample=["copy"]))
 def test_kills_during_each_kind_of_step_leave_no_partial_output(
     watched_decoder: Watched,
-    stage: Stage,
+    kind: str,
     forget_stage: Callable[[], None],
     request: pytest.FixtureRequest,
     exhaustive: bool,
 ) -> None:
-    """Kill decoders' builds at random moments from the start of a step."""
-    watched = watched_decoder
+    """Kill builds of a decoder at random moments from the start of a step."""
+    watched, step = watched_decoder, STAGES[kind].step
     seed, length = seed_and_length(request.config.getoption("--kills-seed", default=None))
     if length is None:
         forget_stage()
-        length = measure_build(watched, watched.other_value(), stage.step)
+        length = measure_build(watched, watched.other_value(), step)
     draw, hits = random.Random(seed), Counter[str]()
     with noting_replay(request.node.nodeid, seed, length, hits):
         while hits.total() < (STEP_KILLS if exhaustive else STEP_SAMPLE):
             forget_stage()
             with watched.reading_outputs():
-                build = start_working_build(watched, watched.other_value(), stage.step)
+                build = start_working_build(watched, watched.other_value(), step)
                 time.sleep(draw.uniform(0, length))
                 kill_victim(watched.project, build, draw.choice(("epbuild", "worker", "both")), hits)
             watched.check_complete()
             watched.check_build(watched.other_value())
 
 
-@pytest.mark.parametrize("stage", each_stage())
+@pytest.mark.parametrize("kind", rest_at_night(STAGES, sample=[]))
 def test_a_kill_before_any_file_operation_of_a_step_leaves_no_partial_output(
     watched_decoder: Watched, forget_stage: Callable[[], None]
 ) -> None:

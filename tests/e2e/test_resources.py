@@ -10,11 +10,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.decoder_builds import DECODER, EMIT, STAGES, Stage, find_keys, get_record
+from tests.support.decoder_builds import DECODER, STAGES, find_keys, get_record
 from tests.support.gate import rest_at_night
 from tests.support.projects import Project, compiled
 from tests.support.quick_builds import (
@@ -307,33 +306,28 @@ def decoder_keys(built_decoder: Project) -> Mapping[str, str]:
     return find_keys(built_decoder)
 
 
-def each_stage_and_place() -> list[Any]:
-    """Return each stage of the decoder with each place that it writes to. Mark all but one of them as exhaustive."""
-    found = []
-    for name, stage in STAGES.items():
-        if name == "compile":
-            continue  # the same action as `share`
-        for place in ("project/dist",) if stage.action == EMIT else ("cache", "project/.epbuild"):
-            marks = [] if stage.action == EMIT else [pytest.mark.exhaustive]
-            found.append(pytest.param(stage, place, marks=marks, id=f"{name}-{place.rpartition('/')[2]}"))
-    return found
+KINDS = ("make", "quantize", "split", "copy", "share")
+"""Kinds of steps that write to the store and to the staging directory. A compile is part of the action `share`."""
+FULL = [(kind, place) for kind in KINDS for place in ("cache", "project/.epbuild")]
+OUTPUT_FULL = ("emit", "project/dist")
 
 
-@pytest.mark.parametrize(("stage", "place"), each_stage_and_place())
+@pytest.mark.parametrize(("kind", "place"), rest_at_night([OUTPUT_FULL, *FULL], sample=[OUTPUT_FULL]))
 def test_a_disk_that_is_full_during_a_step_loses_nothing(
     project: Project,
     built_decoder: Project,
     decoder_keys: Mapping[str, str],
     tmp_path: Path,
-    stage: Stage,
+    kind: str,
     place: str,
     exhaustive: bool,
 ) -> None:
     """Build with more and more free space, until a build succeeds."""
+    action = STAGES[kind].action
     starved = Starved(DECODER.write(project), outputs(built_decoder, DECODER), subject=DECODER)
     with mounted(starved, ["-t", "tmpfs", "-o", "size=64M", "none", tmp_path / place]) as full:
         shutil.copytree(built_decoder.cache, full.seen.cache, dirs_exist_ok=True)
-        get_record(full.seen.cache, decoder_keys[stage.action]).unlink(missing_ok=True)
+        get_record(full.seen.cache, decoder_keys[action]).unlink(missing_ok=True)
         disk = os.statvfs(full.seen.folder.parent / place)
         used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
         failures = ""
@@ -343,7 +337,7 @@ def test_a_disk_that_is_full_during_a_step_loses_nothing(
             if "error: " not in told:
                 break
             failures += full.shown
-        assert re.search(rf"failed +{stage.action}$", failures, re.MULTILINE), failures
+        assert re.search(rf"failed +{action}$", failures, re.MULTILINE), failures
         remount(full, tmp_path / place, "size=64M")
         full.check_recovery()
 

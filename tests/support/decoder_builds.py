@@ -48,7 +48,7 @@ class Stage:
 
 
 _TARGET = "llm/snapdragon-SM8750"
-EMIT = "emit:ort-model-package"
+_EMIT = "emit:ort-model-package"
 STAGES = {
     "make": Stage("prepare:llm/make", "prepare:llm/make"),
     "quantize": Stage("prepare:llm/1-quantize", "prepare:llm/1-quantize"),
@@ -56,7 +56,7 @@ STAGES = {
     "copy": Stage(f"copy:{_TARGET}/embeddings", f"copy:{_TARGET}/embeddings"),
     "compile": Stage(f"share:{_TARGET}/prefill_0", f"compile:{_TARGET}/prefill_0"),
     "share": Stage(f"share:{_TARGET}/prefill_0", f"compile:{_TARGET}/decode_0"),  # the last compile writes the shared binary
-    "emit": Stage(EMIT, EMIT),
+    "emit": Stage(_EMIT, _EMIT),
 }
 
 

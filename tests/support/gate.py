@@ -10,7 +10,10 @@ import pytest
 
 def rest_at_night(cases: Iterable[Any], sample: Container[Any]) -> list[Any]:
     """Return all cases, and mark those outside the sample with `exhaustive`."""
-    return [case if case in sample else pytest.param(case, marks=pytest.mark.exhaustive) for case in cases]
+    night = pytest.mark.exhaustive
+    return [
+        case if case in sample else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=night) for case in cases
+    ]
 
 
 def sampled(cases: Iterable[Any], every: int) -> Iterator[Any]:
