@@ -4,9 +4,10 @@ Run epbuild:
     commands: run the command line in a folder with a small recipe; no EP is needed
     projects: a project that the command line builds with the real EPs
     quick_builds: a project that QNN builds in a second; its processes, outputs and store during a build
+    decoder_builds: a decoder in parts with each kind of step
     warm_start: run command lines in forks of a process that has imported epbuild
     console_blocks: run the `console` blocks of a document and compare their output
-    gate: leave most cases of a test to the gate
+    gate: leave most cases of a test to the gate or to the night
     moments: call a function of the test at one moment of a program
 
 Builds without an EP:
