@@ -8,6 +8,7 @@ Run epbuild:
     warm_start: run command lines in forks of a process that has imported epbuild
     console_blocks: run the `console` blocks of a document and compare their output
     gate: leave most cases of a test to the gate or to the night
+    windows: reasons for which a test is skipped on Windows
     moments: call a function of the test at one moment of a program
 
 Builds without an EP:
