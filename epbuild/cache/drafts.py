@@ -219,5 +219,7 @@ def _remove_if_abandoned_on_windows(path: Path) -> None:
 
     if path.stat().st_mtime < time.time() - _ABANDONED_AFTER_SECONDS:
         discard(path)
-    elif path.suffix == _SUFFIX and not psutil.pid_exists(int(path.name.partition("-")[0])):
+        return
+    writer = path.name.partition("-")[0]
+    if path.suffix == _SUFFIX and writer.isdecimal() and not psutil.pid_exists(int(writer)):
         path.unlink()

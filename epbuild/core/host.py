@@ -49,8 +49,14 @@ def list_interrupts() -> list[int]:
 
 
 def is_broken_pipe(error: OSError) -> bool:
-    """Return whether a write failed because the reader has closed the pipe. On Windows, Python raises EINVAL without a file name."""
-    return isinstance(error, BrokenPipeError) or (is_windows() and error.errno == errno.EINVAL and error.filename is None)
+    """Return whether a write failed because the reader has closed the pipe.
+
+    On Windows, the C library reports EINVAL. Errors of the system have a `winerror` or a file name.
+    """
+    if isinstance(error, BrokenPipeError):
+        return True
+    is_of_write = error.filename is None and getattr(error, "winerror", None) is None
+    return is_windows() and error.errno == errno.EINVAL and is_of_write
 
 
 def get_change_time_ns(path: str | os.PathLike[str], status: os.stat_result) -> int:

@@ -140,7 +140,8 @@ class EmittedFiles(Owned):
 
 def _exclude_files_in(remains: Path, cleaned: Cleaned) -> Cleaned:
     """Return the result without the files in `remains`, which cannot be removed because another program uses them."""
-    in_use: dict[str, Reason] = dict.fromkeys(list_entries(remains).files, "in use")
+    left = set(list_entries(remains).files)
+    in_use: dict[str, Reason] = dict.fromkeys((name for name in cleaned.removed if name in left), "in use")
     size = sum((remains / name).stat().st_size for name in in_use)
     removed = tuple(name for name in cleaned.removed if name not in in_use)
     return replace(cleaned, removed=removed, size=cleaned.size - size, kept={**cleaned.kept, **in_use})

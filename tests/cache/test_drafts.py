@@ -70,11 +70,13 @@ def test_drafts_of_ended_processes_are_swept_on_windows(drafts: Drafts, tmp_path
         pass
     folder = tmp_path / "tmp"
     folder.mkdir()
-    for name in (f"{process.pid}-abc.draft", f"{os.getpid()}-abc.draft", f"{process.pid}-def"):
+    for name in (f"{process.pid}-abc.draft", f"{os.getpid()}-abc.draft", f"{process.pid}-def", "other.draft"):
         (folder / name).write_bytes(b"half")
     hold_open_files(monkeypatch)
     drafts.sweep()
-    assert sorted(path.name for path in folder.iterdir()) == sorted([f"{os.getpid()}-abc.draft", f"{process.pid}-def"])
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        [f"{os.getpid()}-abc.draft", f"{process.pid}-def", "other.draft"]
+    )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="imitates Windows")
