@@ -17,6 +17,7 @@ from tests.support import warm_start
 from tests.support.decoder_builds import DECODER
 from tests.support.projects import Project, built_once, copy_of_quickstart
 from tests.support.quick_builds import QUICK, Subject, write_project
+from tests.support.windows import IS_WINE
 
 _REAL_EPS = Path(__file__).parent / "e2e"
 _BYTECODE = "PYTHONDONTWRITEBYTECODE"
@@ -46,7 +47,7 @@ def _link_or_skip(source: Any, link: Any, *more: Any, **options: Any) -> None:
         if getattr(error, "winerror", None) != _NO_PRIVILEGE:
             raise
     if not Path(link).is_symlink() and not os.fspath(link).endswith("current"):  # pytest links the folders of its latest tests
-        pytest.skip("this user may not make symbolic links")
+        pytest.skip("wine lacks symbolic links" if IS_WINE else "this user may not make symbolic links")
 
 
 _MAKE_LINK, _NO_PRIVILEGE = os.symlink, 1314
