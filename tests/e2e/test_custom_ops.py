@@ -130,6 +130,7 @@ def test_a_model_without_its_library_is_refused_with_the_setting_to_add(inverse:
     assert "[EPB401]" in text
 
 
+@pytest.mark.gate
 def test_a_package_of_the_toolchain_is_registered_wherever_the_model_is_opened(inverse: Project) -> None:
     inverse.edit(*OF_THE_TOOLCHAIN)
     inverse.build()
