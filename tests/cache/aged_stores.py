@@ -65,7 +65,7 @@ class AgedStore:
         """Add a content to the store as a build does."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "content"
-            path.write_text(content, encoding="utf-8")
+            path.write_text(content, encoding="utf-8", newline="")
             return self.blobs.put(path)
 
     def record(self, name: str, *contents: str, days: float = 0.0) -> str:

@@ -76,4 +76,5 @@ def test_emitted_models_are_not_changed_in_place(tmp_path: Path) -> None:
 def test_a_missing_model_is_reported_without_a_traceback(tmp_path: Path) -> None:
     done = epbuild(tmp_path, "relink", "gone.onnx", "--embed", "--in-place")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "gone.onnx cannot be read: No such file or directory. [EPB600]" in done.stderr
+    assert "gone.onnx cannot be read: " in done.stderr
+    assert "[EPB600]" in done.stderr

@@ -280,7 +280,7 @@ def test_file_that_vanishes_while_it_is_read_is_reported(interpreter: Path, tmp_
         fingerprint(interpreter, MODULES, tmp_path / "memory.json", WHERE)
     [problem] = caught.value.problems
     assert (problem.code, problem.where) == ("EPB310", WHERE)
-    assert "which is part of the toolchain: No such file or directory" in problem.message
+    assert "which is part of the toolchain: " in problem.message
 
 
 # -- Changes between two reads -----------------------------------------------------------------------------------------

@@ -151,11 +151,11 @@ def test_windows_driver_versions_are_read_from_the_registry(monkeypatch: pytest.
     intel = {"ProviderName": "Intel Corporation", "DriverDesc": "Intel(R) Arc(TM)", "DriverVersion": "31.0.101.5590"}
     registry = Registry({"0000": nvidia, "0001": intel, "0002": {"ProviderName": "NVIDIA"}, "Properties": {}})
     monkeypatch.setitem(sys.modules, "winreg", registry)
-    monkeypatch.setattr(sys, "platform", "win32")
-    assert machine.read_driver_version((), "", "{class}", "^NVIDIA") == "NVIDIA RTX 4090 32.0.15.6094"
-    assert machine.read_driver_version((), "", "{class}", "^Intel") == "Intel(R) Arc(TM) 31.0.101.5590"
-    assert machine.read_driver_version((), "", "{other}", "^Intel") == ""
-    assert machine.read_driver_version((), "", "", ".*") == ""
+    with on_cpu("A CPU", platform="win32"):
+        assert machine.read_driver_version((), "", "{class}", "^NVIDIA") == "NVIDIA RTX 4090 32.0.15.6094"
+        assert machine.read_driver_version((), "", "{class}", "^Intel") == "Intel(R) Arc(TM) 31.0.101.5590"
+        assert machine.read_driver_version((), "", "{other}", "^Intel") == ""
+        assert machine.read_driver_version((), "", "", ".*") == ""
 
 
 def test_cpu_stepping_does_not_change_the_cpu() -> None:
