@@ -592,7 +592,7 @@ def test_only_staging_of_dead_builds_is_swept(directory: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", STAGE, directory], stdout=subprocess.PIPE)
     assert process.stdout is not None
     with Workspace.open(directory) as workspace, workspace.staging("mine") as mine, process.stdout as output:
-        assert output.readline() == b"ready\n"
+        assert output.readline().split() == [b"ready"]
         workspace.sweep()
         assert len([path for path in workspace.tmp.iterdir() if path.is_dir()]) == 2
         process.kill()

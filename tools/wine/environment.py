@@ -20,7 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(__file__).parent
-_DEBIAN = ("wine64", "gcc-mingw-w64-x86-64-win32")
+_DEBIAN = ("wine64", "libc-bin", "gcc-mingw-w64-x86-64-win32")
+"""Packages of Debian 13. `libc-bin` has the locale C.UTF-8, without which wine creates no file with a non-ASCII name."""
 _WHEELS = ("panda3d==1.10.16", "msvc-runtime==14.44.35112")
 _WITHOUT_WHEEL = ("comrak",)
 """Dependencies of tests without a wheel for Windows and Python 3.11."""
@@ -155,6 +156,11 @@ class Wine:
         _uv_install(wheels, "--no-deps", *_WHEELS)
         library = self.python / "Lib"
         shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=shutil.ignore_patterns(*_SKIPPED_LIBRARY))
+        metadata = library / "importlib" / "metadata" / "__init__.py"
+        # Before 3.11.8, the method had no decorator. python311.dll, which is 3.11.9, needs it.
+        undecorated = r"(?<!@classmethod)\n(    def invalidate_caches\(cls\))"
+        text = re.sub(undecorated, r"\n    @classmethod\n\1", metadata.read_text(encoding="utf-8"))
+        metadata.write_text(text, encoding="utf-8")
         launchers = library / "venv" / "scripts" / "nt"
         for place in (self.python / "DLLs", launchers):
             place.mkdir(parents=True, exist_ok=True)
