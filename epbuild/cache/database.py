@@ -17,6 +17,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import msgpack
+
 from epbuild.cache.errors import translate_os_errors
 from epbuild.core.atomic import rename
 from epbuild.core.errors import Problem, StoreError
@@ -73,6 +75,7 @@ class Database:
         self._schema = schema
         self._version = version
         self._key = key
+        self._hasher = blake2b(digest_size=_CHECKSUM_BYTES, key=key)
         self._create = create
         self._lock = threading.RLock()
         self._identity: tuple[int, int] | None = None
@@ -225,17 +228,17 @@ class Database:
     def _mark(self) -> int:
         return int.from_bytes(blake2b(digest_size=_MARK_BYTES, key=self._key).digest(), "big", signed=True)
 
-    def _compute_checksum(self, values: Sequence[object]) -> int:
-        # Tens of thousands of rows are verified. Formatting a tuple takes a quarter of the time of encoding it as JSON.
-        text = ascii(tuple(values)).encode("ascii")
-        return int.from_bytes(blake2b(text, digest_size=_CHECKSUM_BYTES, key=self._key).digest(), "big", signed=True)
+    def _compute_checksum(self, values: tuple[object, ...]) -> int:
+        hasher = self._hasher.copy()  # copying takes half of the time of creating one with a key, and there are 40,000 rows
+        hasher.update(msgpack.encode(values))
+        return int.from_bytes(hasher.digest(), "big", signed=True)
 
-    def _unseal_row(self, row: Sequence[Any]) -> tuple[Any, ...]:
+    def _unseal_row(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return a row without its checksum. Raises Damage if the row has changed since it was written."""
-        *values, checksum = row
-        if self._compute_checksum(values) != checksum:
+        values = row[:-1]
+        if self._compute_checksum(values) != row[-1]:
             raise Damage
-        return tuple(values)
+        return values
 
     def _make_error(self, error: Exception) -> StoreError:
         problem = Problem(

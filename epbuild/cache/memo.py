@@ -18,7 +18,7 @@ from msgspec import Raw, msgpack
 from epbuild import __version__
 from epbuild.core.digest import hash_values
 from epbuild.core.own_files import list_own_files, read_own, write_own
-from epbuild.core.records import prepare_type
+from epbuild.core.records import get_decoder, prepare_type
 
 FORMAT = 1
 MAX_MEMO_BYTES = 1 << 26
@@ -93,7 +93,7 @@ class Memo:
         entry = self._entries.get(key)
         if entry is not None:
             try:
-                value = msgpack.decode(entry, type=prepare_type(result_type))
+                value = get_decoder(result_type).decode(entry)
             except _DAMAGED:
                 entry = None
         if entry is None:

@@ -29,7 +29,7 @@ from epbuild.core.safepath import is_anchored, is_outside
 if TYPE_CHECKING:
     import sqlite3
 
-VERSION = 4
+VERSION = 5
 TABLES = (
     """CREATE TABLE files (path TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, ctime_ns INTEGER NOT NULL,
        inode TEXT NOT NULL, digest TEXT NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID""",

@@ -12,7 +12,8 @@ from msgspec import ValidationError, msgpack
 _Kind = TypeVar("_Kind")
 _T = TypeVar("_T")
 
-_known: set[object] = set()
+_decoders: dict[object, msgpack.Decoder[Any]] = {}
+"""Decoders of all types whose fields msgspec has collected."""
 _lock = threading.Lock()
 
 
@@ -22,11 +23,15 @@ def prepare_type(kind: _Kind) -> _Kind:
     msgspec 0.22 collects the fields of a type at the first conversion. If a second thread uses the type at that time, even inside
     another type, it reads fields that are not collected yet. The process then ends with a segmentation fault.
     """
-    if kind not in _known:
+    if kind not in _decoders:
         with _lock:
-            msgpack.Decoder(kind)  # collects the fields of the type and of all nested types
-            _known.add(kind)
+            _decoders[kind] = msgpack.Decoder(kind)  # collects the fields of the type and of all nested types
     return kind
+
+
+def get_decoder(kind: type[_T]) -> msgpack.Decoder[_T]:
+    """Return the MessagePack decoder of a type. Making a decoder takes longer than decoding a small value."""
+    return _decoders[prepare_type(kind)]
 
 
 def convert(

@@ -7,6 +7,7 @@ import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.catalog.entries import EpEntry
@@ -73,7 +74,17 @@ def resolve_output_path(output: OutputSpec, group: GroupSpec, target: PlannedTar
     return path
 
 
-def plan_part(
+class PartNames(Struct, frozen=True):
+    """Names of the files of a part. The fields are the same as in `Part`."""
+
+    models: Mapping[str, str]
+    binaries: Mapping[str, Mapping[str, str]]
+    base: Mapping[str, str]
+    prepared: tuple[str, ...]
+    components: Mapping[str, str]
+
+
+def plan_names(
     output: OutputSpec,
     group: GroupSpec,
     target: PlannedTarget,
@@ -81,11 +92,13 @@ def plan_part(
     merging: Merging | None,
     genai: Genai | None,
     problems: list[Problem],
-) -> Part | None:
-    """Plan the part of `output` for one group and one target. Return None if its templates are invalid.
+) -> PartNames | None:
+    """Plan the names of files of `output` for one group and one target. Return None if the templates are invalid.
 
-    Add a problem for each path that leaves its folder and for each collision of file names. Names that differ only in case collide,
-    because some file systems are case-insensitive.
+    The names depend on the target's EPs. They depend on the target's name only if `output.names_targets` is true.
+
+    Add a problem for each path that leaves its folder and for each collision of file names. Names that differ only in case
+    collide, because some file systems are case-insensitive.
     """
     work = _Part(output, group, target, merging, problems)
     found = len(problems)
@@ -106,19 +119,34 @@ def plan_part(
     work.check_nesting()
     if len(problems) > found:
         return None
+    return PartNames(work.models, work.binaries, work.base, tuple(work.prepared), work.components())
+
+
+def make_part(
+    output: OutputSpec,
+    target: PlannedTarget,
+    groups: Sequence[SessionGroup],
+    names: PartNames,
+    merging: Merging | None,
+    genai: Genai | None,
+    verification: str | None,
+) -> Part:
+    """Return the part of `output` for the session `groups` of one group and one target."""
+    group = groups[0].group
     return Part(
-        group=group.name,
+        group=group,
         target=target,
-        folder=posixpath.join(group.name, target.name) if LAYOUT_FORMS[output.layout].gathers else "",
-        session_groups=tuple(session.id for session in groups),
-        allow_nondeterminism=any(session.allow_nondeterminism for session in groups),
-        models=work.models,
-        binaries=work.binaries,
-        base=work.base,
-        prepared=tuple(work.prepared),
-        components=work.components(),
+        folder=posixpath.join(group, target.name) if LAYOUT_FORMS[output.layout].gathers else "",
+        session_groups=tuple([session.id for session in groups]),
+        models=names.models,
+        binaries=names.binaries,
+        base=names.base,
+        prepared=names.prepared,
+        components=names.components,
         merging=merging,
         genai=genai,
+        verification=verification,
+        allow_nondeterminism=any(session.allow_nondeterminism for session in groups),
     )
 
 

@@ -19,11 +19,13 @@ from epbuild.plan.member import Member, resolve_settings
 from epbuild.plan.merging import plan_merging
 from epbuild.plan.options import TargetPlanner, find_sharing_refusals
 from epbuild.plan.outputs import (
+    PartNames,
     find_collisions,
     find_overlong_paths,
     find_package_refusals,
+    make_part,
     name_outputs,
-    plan_part,
+    plan_names,
     plan_registry,
     resolve_output_path,
 )
@@ -110,6 +112,8 @@ class _Work:
     warnings: list[Problem] = field(default_factory=list)
     gathered: dict[tuple[int, str], list[Part]] = field(default_factory=dict)
     """Parts of each output that combines several groups and targets, by the output's number and path."""
+    names: dict[tuple[object, ...], PartNames] = field(default_factory=dict)
+    """Names of files, by everything that they depend on. Thousands of targets may have the same names."""
     prepared: dict[str, str | None] = field(default_factory=dict)
     """Id of each model's last preparation, by model. None if it has no valid preparations."""
     members: dict[tuple[int, GraphOptimization], Member] = field(default_factory=dict)
@@ -239,11 +243,12 @@ class _Work:
                 replace(merging, step=f"merge:{place}" + (f"/{index + 1}" if index else "")) if merging is not None else None
             )
             path = resolve_output_path(output, group, target, self.problems)
-            part = plan_part(output, group, target, groups, own_merging, genai, self.problems)
-            if not path or part is None:
+            key = (index, group.name, target.name if output.names_targets else "", *(id(ep.entry) for ep in target.eps))
+            names = self.names.get(key) or plan_names(output, group, target, groups, own_merging, genai, self.problems)
+            if not path or names is None:
                 continue
-            if verification is not None:
-                part = replace(part, verification=verification)
+            self.names[key] = names
+            part = make_part(output, target, groups, names, own_merging, genai, verification)
             if LAYOUT_FORMS[output.layout].gathers:
                 self.gathered.setdefault((index, path), []).append(part)
             else:

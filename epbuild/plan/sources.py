@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import stat
 import time
 from collections.abc import Callable
@@ -24,6 +25,9 @@ from epbuild.plan.member import ModelFiles
 from epbuild.recipe.model import ModelSpec
 from epbuild.recipe.paths import suggest_fix
 
+_DIRECT = re.compile(r"[^/\\:]+")
+"""Names that are a file's name on every platform, without a folder or a drive."""
+
 
 class SourceModel(Struct, frozen=True, dict=True):
     """Files and header of a source model."""
@@ -32,27 +36,16 @@ class SourceModel(Struct, frozen=True, dict=True):
     files: ModelFiles
     known_header: ModelHeader | None
     """Header of the model. None if it was not read because a memo contained the model's references."""
-    graph_key: StatKey
-    """Stat of the graph before its header was read."""
+    stats: tuple[tuple[str, StatKey | None], ...] | None
+    """Stats of all files before they were read, which identify the content of the files in a memo.
+
+    None if a file is too new for its stat to be trusted.
+    """
 
     @cached_property
     def header(self) -> ModelHeader:
         """Header of the model, read on first access. Raises PlanError if the file has since been damaged."""
         return self.known_header or _read_header(self.model, self.files.graph)
-
-    @cached_property
-    def stats(self) -> tuple[tuple[str, StatKey], ...] | None:
-        """Stats of all files, which identify the content of the files in a memo.
-
-        None if a file is missing or too new for its stat to be trusted, or if the graph was replaced after its header was read.
-        """
-        try:
-            stats = tuple((str(path), StatKey.of(path)) for path in self.files.all)
-        except OSError:
-            return None
-        if (str(self.files.graph), self.graph_key) not in stats:
-            return None
-        return stats if all(key.is_settled(time.time_ns()) for _, key in stats) else None
 
 
 class SourceReferences(Struct, frozen=True):
@@ -78,26 +71,36 @@ def find_source(model: ModelSpec, base: Path, locate: Locate, memo: Memo = NO_ME
     graph = locate(model) if model.is_remote else _find_graph(model, base)
     if graph is None:
         return None
-    references, header, key = _read_references(model, graph, memo)
+    now = time.time_ns()
+    references, header, graph_key = _read_references(model, graph, now, memo)
     if references.is_compiled:
         message = f"the model '{model.name}' is already compiled: it contains EPContext nodes"
         raise _make_error("EPB205", model, message, "Use the model that it was compiled from.")
     folder = _find_data_folder(model, base, graph) if references.external else graph.parent
     external: dict[str, Path] = {}
+    keys: list[StatKey | None] = [graph_key]
     problems: list[Problem] = []
     for location in references.external:
-        problem = _find_location_problem(model, graph, folder, location)
-        if problem is not None:
+        path = external[location] = folder / location
+        status = _get_direct_status(path, location)
+        if status is None and (problem := _find_location_problem(model, graph, folder, location)) is not None:
             problems.append(problem)
-        else:
-            external[location] = folder / location
+        try:
+            keys.append(StatKey.of(path, status))
+        except (OSError, ValueError):  # reported as a problem, or removed in this moment
+            keys.append(None)
     if problems:
         raise PlanError(*problems)
-    return SourceModel(model, ModelFiles(graph, external, frozenset(references.subgraph_data)), header, key)
+    files = ModelFiles(graph, external, frozenset(references.subgraph_data))
+    is_settled = all(key is not None and key.is_settled(now) for key in keys)
+    return SourceModel(model, files, header, tuple(zip(map(str, files.all), keys, strict=True)) if is_settled else None)
 
 
-def _read_references(model: ModelSpec, graph: Path, memo: Memo) -> tuple[SourceReferences, ModelHeader | None, StatKey]:
-    """Return the references in a model's graph, the header or None if not read, and the graph's stat before reading. Raises PlanError."""
+def _read_references(model: ModelSpec, graph: Path, now: int, memo: Memo) -> tuple[SourceReferences, ModelHeader | None, StatKey]:
+    """Return the references in a model's graph, the header or None if not read, and the graph's stat before reading.
+
+    `now` is the current time in nanoseconds. Raises PlanError.
+    """
     try:
         seen = os.stat(graph)  # noqa: PTH116 - a recipe has thousands of models
     except (OSError, ValueError):
@@ -113,7 +116,7 @@ def _read_references(model: ModelSpec, graph: Path, memo: Memo) -> tuple[SourceR
         return SourceReferences(header.is_compiled, header.external_locations, tuple(sorted(header.subgraph_data)))
 
     key = StatKey.of(graph, seen)
-    inputs = (str(graph), key) if key.is_settled(time.time_ns()) else None
+    inputs = (str(graph), key) if key.is_settled(now) else None
     references = memo.value("references of a model", inputs, read, SourceReferences)
     return references, header, key
 
@@ -179,8 +182,6 @@ def _find_data_folder(model: ModelSpec, base: Path, graph: Path) -> Path:
 
 
 def _find_location_problem(model: ModelSpec, graph: Path, folder: Path, location: str) -> Problem | None:
-    if _is_directly_in(folder, location):
-        return None
     data, named = folder / location, model.external_data
     where = model.path_where if named is None else named.where
     outside = PureWindowsPath(location).is_absolute() or PurePosixPath(location).is_absolute() or is_outside(location)
@@ -205,14 +206,15 @@ def _find_location_problem(model: ModelSpec, graph: Path, folder: Path, location
     return None
 
 
-def _is_directly_in(folder: Path, location: str) -> bool:
-    """Return whether a location is a regular file directly in a folder. In this common case, no links have to be resolved."""
-    if any(sign in location for sign in "/\\:"):
-        return False
+def _get_direct_status(path: Path, location: str) -> os.stat_result | None:
+    """Return the stat of a regular file directly in a model's folder, or None. In this common case, no links have to be resolved."""
+    if not _DIRECT.fullmatch(location):
+        return None
     try:
-        return stat.S_ISREG(os.lstat(f"{folder}{os.sep}{location}").st_mode)
+        status = os.lstat(path)
     except (OSError, ValueError):  # an invalid file name
-        return False
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
 
 
 def _is_beside_link(graph: Path, location: str) -> bool:

@@ -89,7 +89,7 @@ class PlannedTarget(Struct, frozen=True, dict=True):
         """True if the members of a sharing group have one common context binary."""
         return all(ep.entry.sharing.binaries == "one" for ep in self.compiling)
 
-    @property
+    @cached_property
     def compiling(self) -> tuple[PlannedEp, ...]:
         """EPs that compile. This excludes the CPU EP, which runs the nodes that no other EP took."""
         return tuple(ep for ep in self.eps if ep.entry.sources)

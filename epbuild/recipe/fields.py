@@ -9,7 +9,7 @@ from typing import Literal
 from epbuild.core.errors import Position, Problem
 from epbuild.core.units import parse_bytes
 from epbuild.recipe.model import InputShape, Reference, Setting
-from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode
+from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, get_entries
 from epbuild.recipe.paths import rebase_path
 from epbuild.recipe.problems import WRONG_VALUE, make_type_problem, quote_text
 
@@ -148,7 +148,7 @@ class MappingReader:
         """Return the scalars of a mapping, by name."""
         return {
             name: Setting(entry.node.value, entry.node.where, entry.name_where)
-            for name, entry in self.mapping(key).entries.items()
+            for name, entry in (get_entries(self.entries[key].node).items() if key in self.entries else ())
             if isinstance(entry.node, ScalarNode) and entry.node.value is not None
         }
 

@@ -385,6 +385,12 @@ class OutputSpec(Struct, frozen=True, dict=True):
         return (groups is None or group in groups) and (targets is None or target in targets)
 
     @cached_property
+    def names_targets(self) -> bool:
+        """True if the names of files in the output may depend on the name of the target."""
+        templates = (self.model, self.context_binary, self.component_name)
+        return self.include_source is not None or any("${target}" in str(text.value) for text in templates if text is not None)
+
+    @cached_property
     def _chosen(self) -> tuple[frozenset[str] | None, frozenset[str] | None]:
         groups, targets = (
             None if chosen is None else frozenset(reference.name for reference in chosen)
@@ -436,6 +442,6 @@ class Recipe:
     digest: str = ""
     """Digest of the recipe schema, of all files, and of the values that templates in the files use."""
 
-    @property
+    @cached_property
     def directory(self) -> Path:
         return self.file.parent

@@ -87,7 +87,7 @@ def substitute(text: str, names: Mapping[str, Scalar]) -> Scalar:
     """
     if "${" not in text:
         return text
-    pieces = [_get_value(piece, names) if isinstance(piece, _Name) else piece for piece in _parse_template(text)]
+    pieces = [piece if isinstance(piece, str) else _get_value(piece, names) for piece in _parse_template(text)]
     return pieces[0] if len(pieces) == 1 else _check_length("".join(map(render, pieces)))
 
 

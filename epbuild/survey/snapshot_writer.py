@@ -82,7 +82,7 @@ def write_snapshot(seen: Observations, settings: Sequence[str], selection: Seque
         identity=identity,
         environment=describe_environment(seen.variables),
         absent=tuple(absent),
-        links=tuple(find_links([*digests, *absent]).items()),
+        links=tuple(find_links([*files.places, *absent]).items()),
         view=describe_view(recipe),
         drivers=tuple(seen.drivers.items()),
         lock=seen.lock,
@@ -106,6 +106,8 @@ class _Files:
         self.digests: dict[str, bytes] = {}
         self.fresh: set[str] = set()
         """Paths of the files whose times cannot be trusted."""
+        self.places: set[str] = set()
+        """Paths that are links or may contain links: the folders of all regular files, and all other paths."""
         self._recipe = recipe
         self._began = began
         self._now: Moment | None = None
@@ -119,6 +121,7 @@ class _Files:
 
     def _add(self, path: str, digest: str) -> bool:
         seen = os.lstat(path)
+        self.places.add(os.path.dirname(path) if S_ISREG(seen.st_mode) else path)  # noqa: PTH120 - pathlib takes longer
         if S_ISLNK(seen.st_mode):  # links in the path are compared separately
             path = os.path.realpath(path)
             seen = os.lstat(path)

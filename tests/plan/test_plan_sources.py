@@ -32,12 +32,17 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("later")
-def test_a_graph_replaced_after_its_header_was_read_has_no_stats(tmp_path: Path) -> None:
+def test_a_replaced_graph_has_other_stats(tmp_path: Path) -> None:
     write_model(tmp_path / "prefill.onnx")
-    assert found(tmp_path).stats is not None
     source = found(tmp_path)
+    assert source.stats == found(tmp_path).stats is not None
     write_model(tmp_path / "other.onnx", "Sigmoid").replace(tmp_path / "prefill.onnx")
-    assert source.stats is None
+    assert found(tmp_path).stats not in (source.stats, None)
+
+
+def test_a_new_graph_has_no_stats(tmp_path: Path) -> None:
+    write_model(tmp_path / "prefill.onnx")
+    assert found(tmp_path).stats is None
 
 
 @pytest.mark.usefixtures("later")
