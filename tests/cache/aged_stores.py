@@ -78,7 +78,7 @@ class AgedStore:
     def file(self, place: str, content: str, days: float) -> Path:
         path = self.root / place
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
+        path.write_text(content, encoding="utf-8", newline="")
         self.age(path, days)
         return path
 

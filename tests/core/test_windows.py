@@ -147,6 +147,7 @@ class RealProcess(subprocess.Popen[bytes]):
         self._handle = self.pid
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="the fake has no handles of real processes")
 @pytest.mark.parametrize(("code", "how"), [("print('{}')", "exited"), ("import sys; sys.stdin.read()", "cancelled")])
 def test_complete_run_of_a_worker_uses_one_job(
     kernel: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, how: str

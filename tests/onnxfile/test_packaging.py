@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,7 +79,10 @@ def test_binary_stays_if_an_unreadable_model_may_need_the_file(tmp_path: Path) -
     write(tmp_path / "strange.onnx", [context(["x"], ["y"], embed_mode=0, ep_cache_context="\0")], [value("x")], [value("y")])
     made = repackage([model], "rename", binary="n.bin", destination=None)
     assert (made.removed, made.kept) == ((), (tmp_path / "m.bin",))
-    assert made.unreadable == (tmp_path / "broken.onnx", tmp_path / "strange.onnx")
+    strange = (
+        () if sys.platform == "win32" else (tmp_path / "strange.onnx",)
+    )  # Python on Windows resolves paths with a null character
+    assert made.unreadable == (tmp_path / "broken.onnx", *strange)
     assert (tmp_path / "m.bin").exists()
 
 
