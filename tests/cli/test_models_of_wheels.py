@@ -108,7 +108,9 @@ def test_remains_of_a_killed_fetch_are_replaced(index: Index) -> None:
     index.has()
     folder = index.fetch("package:my-models==1.0/onnx/det.onnx").parents[2]
     folder.rename(folder.with_suffix(".part"))
-    (folder.with_suffix(".part") / "my_models/onnx/det.onnx").unlink()
+    model = folder.with_suffix(".part") / "my_models/onnx/det.onnx"
+    model.chmod(0o644)  # Windows does not remove read-only files
+    model.unlink()
     assert index.fetch("package:my-models==1.0/onnx/det.onnx").read_bytes() == MODEL
     assert list(folder.parent.iterdir()) == [folder]
 
