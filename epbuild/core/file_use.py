@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def retry_in_use(change: Callable[[], T]) -> T:
-    """Call `change`, which renames or removes files, and return its result. Raises OSError, which names the program that uses a file.
+    """Call `change`, which renames, removes or opens files, and return its result. Raises OSError, which names the user of a file.
 
     On Windows, a program that reads a file (another epbuild, an antivirus, an indexer) blocks changes for milliseconds. The call is
     then retried for a moment.

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from epbuild.core.atomic import rename, sync_file
+from epbuild.core.file_use import retry_in_use
 from epbuild.core.safepath import open_regular
 from epbuild.transfer.objects import Content, Download, FailureKind, MissingObjectError, TransferError
 
@@ -89,7 +90,7 @@ class FolderStore:
 
 class _FileDownload(Download):
     def __init__(self, path: Path) -> None:
-        self._file = open_regular(path)
+        self._file = retry_in_use(lambda: open_regular(path))  # Windows opens no file while it is being replaced
         self.size = os.fstat(self._file.fileno()).st_size
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
