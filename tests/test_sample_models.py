@@ -43,7 +43,9 @@ def test_the_checked_in_models_are_reproducible_byte_for_byte(tmp_path: Path) ->
     subprocess.run([*export, "--samples", tmp_path / "llm" / "samples" / "tiny"], check=True)
     made, kept = model_files(tmp_path), model_files(MODELS)
     assert made.keys() == kept.keys()
-    changed = [name for name in made if made[name].read_bytes() != kept[name].read_bytes()]
+    # Archives name the system on which they were written.
+    names = [name for name in made if sys.platform != "win32" or not name.endswith(".npz")]
+    changed = [name for name in names if made[name].read_bytes() != kept[name].read_bytes()]
     assert not changed, f"run recipes/models/make_models.py or llm/export.py, and commit what it writes: {changed}"
 
 

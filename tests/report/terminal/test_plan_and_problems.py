@@ -81,8 +81,8 @@ def test_colors_are_used_only_on_terminals_that_support_them(
         (PROBLEM, f"::error file=recipes/epbuild.yaml,line=12,col=5::{PROBLEM.text} [EPB110]"),
         (Problem("EPB401", "100% wrong\r\nreally"), "::error::100%25 wrong%0D%0Areally. [EPB401]"),
         (
-            Problem("EPB110", "x", Position("C:\\a, b%.yaml", 1, 2)),
-            "::error file=C%3A\\a%2C b%25.yaml,line=1,col=2::x. [EPB110]",
+            Problem("EPB110", "x", Position("C:/a, b%.yaml", 1, 2)),
+            "::error file=C%3A/a%2C b%25.yaml,line=1,col=2::x. [EPB110]",
         ),
     ],
 )
