@@ -160,9 +160,9 @@ _BOILERPLATE = re.compile(
     r"|(?:Exception during initialization: |(?<!\S))\S*/onnxruntime/\S+\.(?:cc|h):\d+ .*? was false\. (?=\S)"
 )
 _PROGRESS = re.compile(r"\d ?%|(?<![\w/.-])\d+ ?(?:/|of) ?\d+(?![\w/.-])")
-# Messages that are logged on every Linux host, even without a failure.
+# Messages that are logged on every Linux host, or on every Windows host without a display (DXGI), even without a failure.
 _NOISE = re.compile(
-    r"File mapped weights feature|EPContext encryption config unavailable|LIBNATIVE"
+    r"File mapped weights feature|EPContext encryption config unavailable|LIBNATIVE|Failed to create DXGI factory"
     r"|Unable to get producer node for OrtValueInfo|Removing initializer '.*'\. It is not used by any node"
 )
 

@@ -527,6 +527,10 @@ def test_successful_worker_is_no_failure_despite_ep_messages() -> None:
     [
         ((), ""),
         (NOISE[1:3], ""),
+        (
+            ("Failed to create DXGI factory.", f"{STAMP} [W:onnxruntime:, a.cc:1 f] Unrecognized soc_model"),
+            "Unrecognized soc_model",
+        ),
         (("first", "second"), "first | second"),
         ((f"{STAMP} [W:onnxruntime:, a.cc:1 f] a warning", "anything"), "a warning"),
         ((f"{STAMP} [W:onnxruntime:, a.cc:1 f] a warning", f"{STAMP} [F:onnxruntime:, a.cc:1 f] the end"), "the end"),
