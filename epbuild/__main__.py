@@ -57,7 +57,7 @@ def _write_utf_8() -> None:
     """Write UTF-8 to pipes and files on Windows, as most programs do. By default, Python writes the code page of the user's language."""
     for stream in (sys.stdout, sys.stderr):
         if "PYTHONIOENCODING" not in os.environ and not stream.isatty():
-            stream.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def _execute(arguments: Sequence[str]) -> int:
@@ -84,7 +84,7 @@ def _warn(warnings: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _exit_on_interrupt() -> None:
-    """Exit at once on Ctrl-C, unless the signal is ignored: shells ignore it for background jobs."""
+    """Exit at once on Ctrl-C or Ctrl-Break, unless the signal is ignored: shells ignore it for background jobs."""
     for number in list_interrupts():
         if _signal.getsignal(number) is not _signal.SIG_IGN:
             _signal.signal(number, _exit_interrupted)

@@ -13,7 +13,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.core.errors import PlanError
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.plan.made import Made, list_prepared_files
-from epbuild.plan.preparing import Preparation, build_preparation_document, estimate_library_memory
+from epbuild.plan.preparing import Preparation, build_preparation_document, estimate_built_in_memory
 from epbuild.plan.result import PreparationResult
 from epbuild.plan.shapes import find_model_size_problems, read_stored_header
 from epbuild.plan.source_problems import find_data_name_problems
@@ -66,7 +66,7 @@ class Prepare(ActionType[Preparation, PreparationResult]):
         return sum(path.stat().st_size for path in {*action.files, *beginning})
 
     def memory(self, action: Preparation, measured: int | None) -> int:
-        return action.memory or measured or estimate_library_memory(action) or super().memory(action, measured)
+        return action.memory or measured or estimate_built_in_memory(action) or super().memory(action, measured)
 
     def step_ends(self, action: Preparation, result: PreparationResult) -> Iterator[StepEnd]:
         yield StepEnd(action.id, None, "", sum(file.size for file in result.artifacts.values()))

@@ -136,7 +136,7 @@ class BlobStore:
     def has_written(self, digest: str) -> bool:
         """Return whether this process wrote the file of a blob, and no process has changed the file since. Reads no content."""
         known = self._written.get(digest)
-        return known is not None and known == stat_writes(self.place(digest))
+        return bool(known) and known == stat_writes(self.place(digest))
 
     def materialize(self, digest: str, destination: str | Path, count: Count = ignore_count) -> None:
         """Create `destination`, which must not exist, as an ordinary writable file with the content of a blob.

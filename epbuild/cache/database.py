@@ -22,7 +22,7 @@ from msgspec import msgpack
 from epbuild.cache.errors import translate_os_errors
 from epbuild.core.atomic import rename
 from epbuild.core.errors import Problem, StoreError
-from epbuild.core.host import is_windows
+from epbuild.core.file_use import describe_use
 
 if TYPE_CHECKING:
     import sqlite3
@@ -219,8 +219,8 @@ class Database:
                         part = self.path.with_name(f"{self.path.name}{suffix}")
                         with suppress(FileNotFoundError):
                             rename(part, self.path.with_name(f"{self.path.name}.damaged{suffix}"))
-                except PermissionError:
-                    if not is_windows():
+                except PermissionError as error:
+                    if describe_use(error) is None:
                         raise
                     self.is_held = True
 

@@ -48,7 +48,8 @@ def staged(parent: Path, name: str) -> Iterator[Path]:
             _remove(directory, lock)
     except BaseException as error:  # Ctrl-C may have interrupted the removal; only the first Ctrl-C raises
         # Windows cannot remove open files. This closes files that only the interrupted functions refer to.
-        traceback.clear_frames(error.__traceback__)
+        if is_windows():
+            traceback.clear_frames(error.__traceback__)
         with suppress(OSError):  # the lock may have been released already
             _remove(directory, lock)
         raise

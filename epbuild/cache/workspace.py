@@ -185,12 +185,13 @@ class Workspace:
             yield Problem(
                 "EPB513", message, None, "Run the command as the owner of the workspace, or get permission to read the file."
             )
-        if self._database.is_held:
+        if self._database.is_held and not self._database.is_foreign:
             message = f"{state} is ignored because it is damaged and another program uses it"
             hint = "Close the program. Until then, epbuild checks all steps again and restores their results from the store."
             yield Problem("EPB507", message, None, hint)
         if self._database.is_foreign:
-            aside = f"; it was moved to {self.state.name}.damaged" if self.is_on_disk else ""
+            is_moved = self.is_on_disk and not self._database.is_held
+            aside = f"; it was moved to {self.state.name}.damaged" if is_moved else ""
             message = f"{state} is ignored because it belongs to another user or to another cache folder{aside}"
             hint = "No result is lost: epbuild checks all steps again and restores their results from the store."
             yield Problem("EPB515", message, None, hint)

@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,17 @@ from epbuild.onnxfile.edit.fix_sizes import fix_sizes
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.onnxfile.read.wire import MalformedModel
-from epbuild.plan.preparing import PYTHON, Preparation, estimate_library_memory
+from epbuild.plan.preparing import PYTHON, Preparation, estimate_built_in_memory
 from epbuild.plan.result import Measurements, PreparationResult, PreparedModel
-from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, diagnose, extract_last_lines, is_disk_full, shorten_middle
+from epbuild.toolchain.diagnosis import (
+    FREE_SPACE,
+    MIN_NTSTATUS,
+    MORE_MEMORY,
+    diagnose,
+    extract_last_lines,
+    is_disk_full,
+    shorten_middle,
+)
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
 from epbuild.toolchain.process import Ending
 from epbuild.worker.scripts import RUN_COMMAND
@@ -32,7 +41,6 @@ _MAX_QUOTES = 2
 _MAX_QUOTE = 400
 _SHELL_SIGNALS = range(128 + 1, 128 + 65)  # a shell's exit status: 128 plus the signal that ended its last command
 _LARGE_MEMORY = 1_000_000_000
-_MIN_WINDOWS_ERROR = 0xC0000000
 _TRACEBACK = "Traceback (most recent call last)"
 _DATA = "Save the weights in the model's file or in a file beside it."
 
@@ -81,11 +89,13 @@ def _prepare(preparation: Preparation, execution: Execution) -> tuple[ModelHeade
 
 
 def _describe_memory(preparation: Preparation) -> str:
-    """Return a clause about the memory that a preparation needs, or an empty string if it is small or unknown."""
+    """Return a clause about the estimated memory of a preparation, or an empty string if it is small or unknown."""
     from rich.filesize import decimal
 
-    needed = preparation.memory or estimate_library_memory(preparation) or 0
-    return f", which needs about {decimal(needed)} of memory" if needed >= _LARGE_MEMORY else ""
+    needed = preparation.memory or 0
+    with suppress(OSError):  # the preparation reports a missing file
+        needed = needed or estimate_built_in_memory(preparation) or 0
+    return f", which needs an estimated {decimal(needed)} of memory" if needed >= _LARGE_MEMORY else ""
 
 
 def _check_packages(preparation: Preparation, execution: Execution) -> None:
@@ -209,7 +219,7 @@ def _make_program_error(preparation: Preparation, ending: Ending, log: str) -> E
 
 def _is_crash(status: int) -> bool:
     """Return whether an exit status means a crash: a signal, a signal that a shell reports, or a Windows error."""
-    return status < 0 or status in _SHELL_SIGNALS or status >= _MIN_WINDOWS_ERROR
+    return status < 0 or status in _SHELL_SIGNALS or status >= MIN_NTSTATUS
 
 
 def _quote_output(lines: Sequence[str]) -> str:

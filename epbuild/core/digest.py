@@ -30,7 +30,7 @@ Write = Callable[[memoryview], object]
 Count = Callable[[int], object]
 """Callback that receives the number of bytes processed since the last call. It may be called from any thread.
 
-A negative number takes back bytes that are processed again.
+A negative number subtracts bytes that are processed again.
 """
 
 
@@ -39,7 +39,7 @@ def ignore_count(size: int) -> None:
 
 
 class RestartableCount:
-    """Callback that calls `count`. `restart` takes back all bytes so far, because they are processed again from the start."""
+    """Callback that calls `count`. `restart` subtracts all bytes counted so far, because they are processed again."""
 
     def __init__(self, count: Count) -> None:
         self._count = count

@@ -1,6 +1,6 @@
 """Windows API calls that psutil lacks: jobs, change times, file users, colors.
 
-All calls follow Microsoft's documentation, but none was tested on Windows. docs/getting-started/installation.md explains the
+All calls follow Microsoft's documentation, but none was tested on Windows. docs/guides/windows.md explains the
 consequences. A failed call is not an error: epbuild continues without the effect of the call.
 """
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -81,6 +82,11 @@ def list_prepared_files(made: Made, store: BlobStore) -> ModelFiles:
     places = {name: store.place(result.artifacts[name].digest) for name in result.names}
     external = {location: places[location] for location in model.external}
     return ModelFiles(places[model.file], external, frozenset(model.subgraph_data))
+
+
+def find_blobs(store: BlobStore, needed: Iterable[Made]) -> dict[Path, str]:
+    """Return the SHA-256 of each blob of the `needed` results, by path in the store."""
+    return {store.place(digest): digest for made in needed for digest in made.result.digests.values()}
 
 
 def describe_preparations(made: Sequence[Made]) -> dict[str, Any]:

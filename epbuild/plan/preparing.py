@@ -146,8 +146,8 @@ class Preparation(Struct, frozen=True):
         return " ".join(words) if self.kind == RUN else self.kind
 
 
-def estimate_library_memory(preparation: Preparation) -> int | None:
-    """Estimate the memory in bytes that the library of a built-in preparation needs. Return None for a user's program.
+def estimate_built_in_memory(preparation: Preparation) -> int | None:
+    """Estimate the memory in bytes that a built-in preparation needs. Return None for a user's program.
 
     Raises OSError if a file is missing.
     """

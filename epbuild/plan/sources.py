@@ -85,6 +85,7 @@ def find_source(model: ModelSpec, base: Path, locate: Locate, memo: Memo = NO_ME
         status = _get_direct_status(path, location)
         if status is None and (problem := _find_location_problem(model, graph, folder, location)) is not None:
             problems.append(problem)
+            continue  # a location outside the folder may be on another machine
         try:
             keys.append(StatKey.of(path, status))
         except (OSError, ValueError):  # reported as a problem, or removed in this moment
@@ -193,8 +194,7 @@ def _find_location_problem(model: ModelSpec, graph: Path, folder: Path, location
         )
         return Problem("EPB203", message, where, hint)
     # ONNX Runtime resolves links and refuses targets outside the folder. Perform the same check before a process is started.
-    inside = is_inside(data, folder) or (named is None and _is_beside_link(graph, location))
-    if outside or not inside:
+    if outside or not (is_inside(data, folder) or (named is None and _is_beside_link(graph, location))):
         own = "its own folder" if named is None else f"the folder {named.name}"
         message = f"the model '{model.name}' has external data outside {own}: {location}"
         hint = "Move the data beside the model and refer to it by a relative path."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -353,10 +353,11 @@ def _restored_on_failure(path: Path | None) -> Iterator[None]:
     try:
         yield
     except OSError:
-        if path is not None and before is not None:
-            write_file(path, before)
-        elif path is not None:
-            path.unlink(missing_ok=True)
+        with suppress(OSError):  # the first error is more important
+            if path is not None and before is not None:
+                write_file(path, before)
+            elif path is not None:
+                path.unlink(missing_ok=True)
         raise
 
 

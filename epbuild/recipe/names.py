@@ -40,7 +40,7 @@ def is_name_part(text: str) -> bool:
 def name_of_text(text: str) -> str:
     """Return the valid name that is closest to a text, or an empty string if the text has no Latin letter and no digit.
 
-    Letters lose their accents.
+    Accents are removed where Unicode separates them from their letter.
     """
     letters = unicodedata.normalize("NFKD", text.replace("ß", "ss"))
     return _NO_NAME_PART.sub("-", "".join(letter for letter in letters if not unicodedata.combining(letter))).strip("-._")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from epbuild.core.errors import Position
+from epbuild.core.host import is_windows
 from epbuild.core.safepath import find_links, is_anchored, resolve_links
 
 PACKAGE: Final = "package:"
@@ -37,8 +38,8 @@ def rebase_path(text: str, where: Position, main: Path) -> str:
 
 
 def suggest_fix(path: str, base: str = "the recipe") -> str:
-    """Return a hint for a relative path that does not exist. Only Windows reads backslashes as separators."""
-    if "\\" in path and not is_anchored(path):
+    """Return a hint for a path that names no file. Only Windows reads backslashes as separators."""
+    if "\\" in path and not is_anchored(path) and not is_windows():
         return f"Separate folders with '/', which works on every platform: {path.replace(chr(92), '/')}."
     return f"Paths are relative to {base}."
 

@@ -269,7 +269,8 @@ def remove_orphan(
         if output is None:
             return None
         cleaned = remove_output(output, outputs.base, digests, claimed, hidden)
-        outputs.forget(output)
+        if not cleaned.kept_for("in use"):  # the next run removes such files
+            outputs.forget(output)
         return cleaned
 
 

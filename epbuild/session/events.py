@@ -183,7 +183,7 @@ class ResultsShared(Event, frozen=True):
     total: int
     """Number of results to write."""
     done_bytes: int = 0
-    """Bytes that were uploaded since the build began to wait."""
+    """Bytes that were uploaded since the build began to wait, or that the cache had already."""
     total_bytes: int = 0
     """Bytes that were to be uploaded when the build began to wait."""
     seconds_left: float | None = None

@@ -21,7 +21,7 @@ from epbuild.core.shown import format_path
 from epbuild.engine.events import Progress
 from epbuild.engine.loop import IdleActions
 from epbuild.plan.key import describe_differences
-from epbuild.plan.made import Made
+from epbuild.plan.made import Made, find_blobs
 from epbuild.plan.steps import Action
 from epbuild.session.provisioning import Provisioning
 from epbuild.survey.status import Surveyor
@@ -48,7 +48,7 @@ class WatchedExecution(Execution):
     subject: KeyedAction
     surveyor: Surveyor
     idle: IdleActions
-    written: Mapping[Path, tuple[int, ...]]
+    stats_before: Mapping[Path, tuple[int, ...]]
     """Stats of the action's input files before the run, from `stat_writes`. Blobs are excluded, because their names are digests."""
 
     def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
@@ -59,13 +59,14 @@ class WatchedExecution(Execution):
         action, needed, document = self.subject.action, self.subject.needed, self.subject.document
         kind, environment = get_action_type(action), self.environment.refresh()
         # The digests of blobs that this build wrote are known. Older blobs may have been damaged.
-        written = {path: digest for path, digest in find_blobs(self.surveyor, needed).items() if self.store.has_written(digest)}
-        digests = {**self.surveyor.digests.of_many(path for path in action.files if path not in written), **written}
+        blobs = find_blobs(self.surveyor.store, needed)
+        known = {path: digest for path, digest in blobs.items() if self.store.has_written(digest)}
+        digests = {**self.surveyor.digests.of_many(path for path in action.files if path not in known), **known}
         changes = describe_differences(
             document, kind.key_document(action, KeyInputs(digests, kind.identity(action, environment), needed))
         )
         # A file that changed and changed back may have been read in between.
-        touched = [str(path) for path, before in self.written.items() if stat_writes(path) != before]
+        touched = [str(path) for path, before in self.stats_before.items() if stat_writes(path) != before]
         touched += environment.list_touched_since(self.environment)
         if not changes and touched:
             changes = [f"{format_path(Path(touched[0]))} was touched, so its content may have changed temporarily"]
@@ -104,7 +105,7 @@ class Executions:
         """Open one run of an action for a `with` block. The run's log is called `name`. Raises BuildError if the toolchain has changed."""
         action, workspace, store = subject.action, self._surveyor.workspace, self._surveyor.store
         environment = self._check_toolchain(action, subject.document)
-        blobs = find_blobs(self._surveyor, subject.needed)
+        blobs = find_blobs(store, subject.needed)
         log = get_log_path(workspace.directory, name, self._surveyor.memory.configuration.recipe)
         log.parent.mkdir(exist_ok=True)
         if not is_regular(log):  # a checkout may contain a link or a pipe
@@ -144,10 +145,5 @@ class _ExecutionFactory(Struct, frozen=True):
 
 def collect_digests(surveyor: Surveyor, subject: KeyedAction, files: Iterable[Path]) -> Mapping[Path, str]:
     """Return the SHA-256 of `files` and of the blobs that an action needs. Blobs are not read, as their names contain the digest."""
-    blobs = find_blobs(surveyor, subject.needed)
+    blobs = find_blobs(surveyor.store, subject.needed)
     return {**surveyor.digests.of_many(file for file in files if file not in blobs), **blobs}
-
-
-def find_blobs(surveyor: Surveyor, needed: Iterable[Made]) -> dict[Path, str]:
-    """Return the SHA-256 of each blob of the `needed` results, by path in the store."""
-    return {surveyor.store.place(digest): digest for made in needed for digest in made.result.digests.values()}

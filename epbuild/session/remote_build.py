@@ -196,7 +196,7 @@ class RemoteMachines:
         store, action = self._surveyor.store, subject.action
         places = {digest: path for path, digest in digests.items()}
         artifacts = {blob.digest: name for made in subject.needed for name, blob in made.result.artifacts.items()}
-        names = {**artifacts, **{digest: path.name for digest, path in places.items()}}
+        names = {**artifacts, **{digest: str(path) for digest, path in places.items()}}
         sizes = {names.get(blob.digest, blob.digest): blob.size for blob in request.files}
         total = sum(blob.size for blob in request.files)
         with count_step_bytes(self._progress, action.steps[0], f"uploading {describe_files(sizes)}", total) as count:

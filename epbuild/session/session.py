@@ -220,8 +220,9 @@ class Session:
         is_complete = request.emits_all and request.shard is None and not self.provisioning.warnings
         if not is_complete or began is None or (ended.exit_code != 0 and found.orphans):
             return
-        if self.workspace.has_own_staging() or find_interrupted_swaps(output.path for output in found.plan.emissions.values()):
-            return  # another program used these files on Windows; the next run removes them
+        places = [*(output.path for output in found.plan.emissions.values()), *(orphan.directory for orphan in found.orphans)]
+        if self.workspace.has_own_staging() or find_interrupted_swaps(places):
+            return  # temporary files are left, for example because another program on Windows uses them; the next run removes them
         outputs = find_last_outputs(found.plan, self.surveyor)
         ends = collect_ends(found, actions.made, actions.outcomes, outputs, self.surveyor)
         observations = Observations(

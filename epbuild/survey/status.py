@@ -27,7 +27,7 @@ from epbuild.engine.events import DiskNeeded
 from epbuild.output.existing import OwnedFiles
 from epbuild.output.tree import OutputTree
 from epbuild.plan.key import compute_action_key, describe_differences
-from epbuild.plan.made import Made
+from epbuild.plan.made import Made, find_blobs
 from epbuild.plan.result import ActionResult, find_result
 from epbuild.plan.steps import Action, Emission, Plan, Step
 from epbuild.plan.verification import is_real_device_needed
@@ -230,7 +230,7 @@ class Surveyor:
         files = action.files
         # Select only the action's own files, because a plan may have ten thousand times as many.
         known = {path: digests[path] for path in files if path in digests}
-        known |= {self.store.place(digest): digest for made in needed for digest in made.result.digests.values()}
+        known |= find_blobs(self.store, needed)
         known |= self.digests.of_many(path for path in files if path not in known)
         return action, kind.key_document(action, KeyInputs(known, kind.identity(action, toolchain), needed))
 

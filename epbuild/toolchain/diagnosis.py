@@ -53,7 +53,7 @@ _WINDOWS_CRASHES = {
 }
 _SIGNALS_OF_WORKERS = {1: "SIGHUP", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL"}
 """Signals on Linux that Python's signal module on Windows lacks. Workers of a cluster may run on Linux."""
-_MIN_NTSTATUS = 0x80000000
+MIN_NTSTATUS = 0x80000000
 """Smallest NTSTATUS code of a warning or an error. Programs exit with smaller numbers."""
 _UNFIT: Mapping[str, Cause] = {"unfit": "unfit", "custom_ops": "custom operators"}
 
@@ -89,7 +89,7 @@ class Diagnosis(Struct, frozen=True):
             return f"crashed ({get_signal_name(-status)})"
         if status in _WINDOWS_CRASHES:
             return f"crashed ({_WINDOWS_CRASHES[status]})"
-        return f"exited with status {f'0x{status:08X}' if status >= _MIN_NTSTATUS else status}"
+        return f"exited with status {f'0x{status:08X}' if status >= MIN_NTSTATUS else status}"
 
 
 def diagnose(ending: Ending, entries: Iterable[EpEntry] = ()) -> Diagnosis | None:
@@ -106,6 +106,7 @@ def diagnose(ending: Ending, entries: Iterable[EpEntry] = ()) -> Diagnosis | Non
     blames_memory = any(re.search(pattern, text) for pattern in patterns)
     spare_memory = _describe_spare_memory(report) if blames_memory else ""
     out_of_memory = _OUT_OF_MEMORY.search(text) is not None or (blames_memory and not spare_memory)
+    out_of_memory |= _WINDOWS_CRASHES.get(ending.status) == "out of memory"
     return Diagnosis(_find_cause(ending, report, text, out_of_memory=out_of_memory), ending, report, spare_memory)
 
 

@@ -168,7 +168,7 @@ def _read_log(log: Path, listener: WorkerListener, tail: deque[str], pipe: IO[by
 
 
 def _convert_to_utf_8(piece: bytes) -> bytes:
-    """Return a piece of a log in UTF-8. A piece without UTF-16 text is returned unchanged.
+    """Return a piece of a log in UTF-8, without null bytes. A piece without null bytes is returned unchanged.
 
     On Windows, ONNX Runtime logs in UTF-16LE, while Python and EPs write bytes to the same stream. A character such as U+540A, which
     contains the byte of a newline, divides its line.
@@ -184,7 +184,7 @@ def _convert_to_utf_8(piece: bytes) -> bytes:
 
 
 def _convert_rest(part: bytes) -> bytes:
-    """Return bytes beside UTF-16 text in UTF-8. Bytes that are not UTF-8 are the characters at the text's start or end."""
+    """Return bytes beside UTF-16 text in UTF-8. If they are not UTF-8, they are UTF-16 too: letters that are not Latin."""
     try:
         part.decode()
     except UnicodeDecodeError:

@@ -25,7 +25,7 @@ from epbuild.commands.gc import find_needed_entries
 from epbuild.commands.run import run
 from epbuild.core.errors import PlanError
 from epbuild.engine.events import EventList, NoProgress, StepFailed, StepFinished, StepStarted
-from epbuild.plan.preparing import Preparation, estimate_library_memory
+from epbuild.plan.preparing import Preparation, estimate_built_in_memory
 from epbuild.session.events import StepCompared
 from epbuild.session.rebuild import get_kept_folder
 from epbuild.toolchain.process import Ending
@@ -205,7 +205,7 @@ def test_memory_of_a_large_preparation_is_told_when_it_starts(workshop: Preparer
     workshop.change_recipe("timeout: 60", "timeout: 60, memory: 12.7GB")
     workshop.build_all("prepare:*")
     told = [event.doing for event in workshop.events if isinstance(event, StepStarted) and event.doing.startswith("preparing")]
-    assert sorted(told) == ["preparing", "preparing", "preparing, which needs about 12.7 GB of memory"]
+    assert sorted(told) == ["preparing", "preparing", "preparing, which needs an estimated 12.7 GB of memory"]
 
 
 def test_memory_of_built_in_preparations_is_estimated_from_the_model(workshop: Preparer) -> None:
@@ -215,10 +215,10 @@ def test_memory_of_built_in_preparations_is_estimated_from_the_model(workshop: P
     plan = workshop.survey().plan
     action = plan.actions[FOLD_CLASSIFIER]
     assert isinstance(action, Preparation)
-    assert estimate_library_memory(action) is None
+    assert estimate_built_in_memory(action) is None
     assert action.source is not None
     source = replace(action.source, external={"large.data": data})
-    needed = estimate_library_memory(replace(action, kind="quantize", source=source, staged={}))
+    needed = estimate_built_in_memory(replace(action, kind="quantize", source=source, staged={}))
     assert needed == pytest.approx(12_700_000_000, rel=0.01)
 
 

@@ -91,16 +91,17 @@ def run_room(wine: Wine, room: Room, options: list[str], seconds: float) -> bool
         # The services of wine keep the pipe open when the tests have ended.
         copy = threading.Thread(target=shutil.copyfileobj, args=(process.stdout, file), daemon=True)
         copy.start()
+        was_stopped = False
         try:
             status = process.wait(seconds)
         except subprocess.TimeoutExpired:
             wine.stop()
-            status = process.wait()
+            status, was_stopped = process.wait(), True
+        took = time.monotonic() - began
         copy.join(5)
     shutil.rmtree(temporary, ignore_errors=True)
-    took = time.monotonic() - began
     output = log.read_text(encoding="utf-8", errors="replace").rstrip()
-    result = count(output) if took < seconds else f"stopped after {seconds:.0f} s: {output.rpartition(chr(10))[2]}"
+    result = f"stopped after {seconds:.0f} s: {output.rpartition(chr(10))[2]}" if was_stopped else count(output)
     sys.stdout.write(f"{room.name:<12} {took:6.0f} s  {result or f'status {status}'}\n")
     sys.stdout.flush()
     return status == 0

@@ -149,7 +149,7 @@ class Wine:
         shutil.rmtree(apt)
 
     def _create_python(self) -> None:
-        """Lay out an installation of Python: DLLs of wheels, the standard library of this Python, and compiled programs."""
+        """Create an installation of Python: DLLs of wheels, the standard library of this Python, and compiled programs."""
         wheels = self.folder / "wheels"
         for place in (wheels, self.python):
             shutil.rmtree(place, ignore_errors=True)

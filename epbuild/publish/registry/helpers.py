@@ -53,6 +53,9 @@ def run_helper(name: str, host: str) -> tuple[str, str] | None:
                 end_tree(process.pid)  # on Windows, the pipe remains open until its children end
                 # `from None`, as the original exception contains the output.
                 raise HelperError(f"did not answer within {_TIMEOUT_SECONDS} s", _suggest_check(program, host)) from None
+            except BaseException:  # Ctrl-C, for example while the helper waits for an answer
+                end_tree(process.pid)
+                raise
     except OSError as error:
         raise HelperError(f"cannot be run: {error.strerror or error}", "Fix it") from error
     printed = output.decode("utf-8", "replace").strip()

@@ -208,7 +208,7 @@ def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
     words = {
         "not made by epbuild": "epbuild did not write it",
         "changed since": "it was changed after epbuild wrote it; use --force to remove it",
-        "in use": "another program uses it; close the program, and run the command again",
+        "in use": "another program uses it, so it was moved to a hidden folder; the next run removes it",
         "of another recipe": f"it is also an output of {found.owner}; run `epbuild clean {found.owner}` to remove it",
     }
     kept = [f"{format_path(found.directory / name)}: {words[why]}" for name, why in found.kept.items()]
