@@ -188,3 +188,20 @@ def test_orphans_are_removed_once(built: Workshop) -> None:
         for _ in range(2):
             remove_orphans(it.found, it.session.surveyor, it.events, threading.Event())
     assert len([event for event in it.events if isinstance(event, OutputRemoved)]) == 2
+
+
+def test_orphans_in_use_on_windows_are_removed_by_the_next_run(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved(built)
+    unlink = os.unlink
+
+    def refuse(path: Any, **options: Any) -> None:
+        if os.fspath(path).endswith("prefill_qnn.bin"):
+            raise PermissionError(13, "Access is denied")
+        unlink(path, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", refuse)
+        assert built.build().exit_code == 0
+    assert [path.name for path in built.folder.rglob("dist/**/prefill_qnn.bin")] == ["prefill_qnn.bin"]
+    assert built.build().exit_code == 0
+    assert not list((built.folder / "dist").rglob("prefill_qnn.bin"))
