@@ -85,7 +85,7 @@ def test_files_with_any_names_survive_or_cause_one_error(form: ArchiveName, file
         try:
             assert files_in(path) == files
         except (UnsoundArchive, CannotUnpack) as error:
-            told = str(error).replace(path.as_posix(), "")
+            told = str(error).replace(str(path), "")
         assert not told or not all(re.fullmatch(PLAIN, name) for name in files)
         assert told.isprintable()
         assert folder not in told
@@ -155,7 +155,7 @@ def test_messages_never_name_the_temporary_folder(tmp_path: Path) -> None:
         assert received.shown(json.dumps(inside)) == json.dumps(f"{title}{os.sep}m_ctx.onnx")
         raise EpbuildError(Problem("EPB602", f"{inside} is not whole", Path(inside), f"Look at {inside}."))
     assert str(received.place) not in str(error.value.problems[0])
-    assert str(error.value.problems[0]).count(title) == 3
+    assert str(error.value.problems[0]).replace(os.sep, "/").count(title) == 3
     with pytest.raises(OSError, match=r"a\.zip") as failure, open_artifact(path) as received:
         (received.place / "gone").read_bytes()
     assert str(failure.value.filename).startswith(title)
@@ -212,9 +212,7 @@ def test_damaged_member_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnsoundArchive) as error:
         files_in(path)
     told = str(error.value)
-    assert (
-        told == f"{path.as_posix()}: the member 'modèles/größe.bin' is damaged: bad CRC-32. Copy or download it again. [EPB619]"
-    )
+    assert told == f"{path}: the member 'modèles/größe.bin' is damaged: bad CRC-32. Copy or download it again. [EPB619]"
 
 
 def test_archive_with_a_malformed_end_is_refused(tmp_path: Path) -> None:

@@ -258,6 +258,7 @@ def test_damaged_record_is_reported_and_set_aside(built: Workshop, content: byte
 
 def test_record_with_a_missing_blob_is_reported(built: Workshop) -> None:
     lost = blob_of(built, CLASSIFIER, "classifier_ctx_qnn.bin")
+    lost.chmod(0o644)  # Windows does not remove read-only files
     lost.unlink()
     [damage] = check_cache(built.cache, ProgressRecorder()).damaged
     assert (damage.kind, damage.why) == ("record", f"the record refers to a missing blob: {lost.name}")
