@@ -17,7 +17,8 @@ from epbuild.archive.artifact import extract_own_manifest
 from epbuild.core.clone import copy_file
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import NothingToVerify, Problem, VerifyError, escape_controls
-from epbuild.core.safepath import BadReference, check_reference, is_device
+from epbuild.core.host import is_windows
+from epbuild.core.safepath import BadReference, check_reference, find_unportable_part, is_device
 from epbuild.core.shown import ProgressLines
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.wire import MalformedModel
@@ -250,7 +251,9 @@ class Names:
                 self._title, name, "has an unsafe path; expected a relative path with '/' that stays inside the archive"
             ) from error
         parts = PurePosixPath(path).parts
-        if not parts or len(parts) > _MAX_PATH_PARTS or any(map(is_device, parts)):
+        # A damaged archive may contain names that Windows cannot create.
+        is_invalid = any(map(is_device, parts)) or (is_windows() and find_unportable_part("/".join(parts)) is not None)
+        if not parts or len(parts) > _MAX_PATH_PARTS or is_invalid:
             raise make_unsafe_error(self._title, name, "has a name that is not valid on every platform")
         return "/".join(parts)
 
