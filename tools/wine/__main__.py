@@ -22,7 +22,7 @@ from tools.wine.environment import ROOT, MissingError, Wine
 _TESTS = ROOT / "tests"
 _SECONDS = 900
 _QUICK = "not slow and not gate"
-_END_TO_END = ("tests/e2e/test_left_to_the_cpu.py",)
+_END_TO_END = ("tests/e2e/test_left_to_the_cpu.py", "tests/e2e/test_failures.py")
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?)\b")
 _SKIPPED = re.compile(r"SKIPPED \[(\d+)\] [^ ]+ (.*)")
 _CLASSES = ("wine lacks", "not yet")
