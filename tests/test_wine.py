@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.wine.__main__ import all_rooms, count, find_room
+from tools.wine.__main__ import count_tests, find_room, list_rooms
 from tools.wine.environment import ROOT, MissingError, Wine, find_mirror
 
 DEB822 = "Types: deb\n# a comment\nURIs: http://mirror.test/debian-security\nSuites: x\n\nTypes: deb\nURIs: http://mirror.test/debian/\n"
@@ -38,7 +38,7 @@ def test_a_machine_without_apt_gets_one_sentence(tmp_path: Path, monkeypatch: py
 
 
 def test_each_test_folder_is_a_room_and_each_path_exists() -> None:
-    rooms = {room.name: room for room in all_rooms()}
+    rooms = {room.name: room for room in list_rooms()}
     assert {"cache", "cli", "files", "builds"} < set(rooms)
     assert all((ROOT / path.partition("::")[0]).exists() for room in rooms.values() for path in room.paths)
     assert find_room("cache") == rooms["cache"]
@@ -49,4 +49,4 @@ def test_skipped_tests_are_counted_by_class() -> None:
     output = (
         "SKIPPED [2] a.py:1: wine lacks links\nSKIPPED [1] b.py:2: needs signals\n== 1 failed, 3 passed, 3 skipped in 2 s ==\n"
     )
-    assert count(output) == "1 failed, 3 passed, 2 skipped (wine lacks), 1 skipped (POSIX only)"
+    assert count_tests(output) == "1 failed, 3 passed, 2 skipped (wine lacks), 1 skipped (POSIX only)"

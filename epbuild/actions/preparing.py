@@ -13,7 +13,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.core.errors import PlanError
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.plan.made import Made, list_prepared_files
-from epbuild.plan.preparing import Preparation, build_preparation_document, estimate_built_in_memory
+from epbuild.plan.preparing import Preparation, build_preparation_document, estimate_built_in_memory, measure_files
 from epbuild.plan.result import PreparationResult
 from epbuild.plan.shapes import find_model_size_problems, read_stored_header
 from epbuild.plan.source_problems import find_data_name_problems
@@ -61,9 +61,7 @@ class Prepare(ActionType[Preparation, PreparationResult]):
         return rebuild(action, execution)
 
     def size(self, action: Preparation) -> int:
-        """Return the total bytes of the files to read. For a model that does not exist yet, use the size of the user's files."""
-        beginning = action.beginning if action.source is None else ()
-        return sum(path.stat().st_size for path in {*action.files, *beginning})
+        return measure_files(action)
 
     def memory(self, action: Preparation, measured: int | None) -> int:
         return action.memory or measured or estimate_built_in_memory(action) or super().memory(action, measured)

@@ -39,7 +39,7 @@ def ignore_count(size: int) -> None:
 
 
 class RestartableCount:
-    """Callback that calls `count`. `restart` subtracts all bytes counted so far, because they are processed again."""
+    """Callback that passes numbers of bytes to `count`. Callers call `restart` before they process the same bytes again."""
 
     def __init__(self, count: Count) -> None:
         self._count = count
@@ -50,7 +50,7 @@ class RestartableCount:
         self._count(size)
 
     def restart(self) -> None:
-        """Take back all bytes so far."""
+        """Subtract all bytes counted so far."""
         self(-self._done)
 
 

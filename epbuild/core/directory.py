@@ -60,10 +60,10 @@ class Owned(Protocol):
 def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping[str, str]:
     """Replace `destination` with the tree `staged` from `prepare`. Keep the user's files and changes.
 
-    The replacement is atomic even if the power fails. Afterwards, `staged` does not exist. On Windows, it may contain old files that could
-    not be removed. Files that are not `owned` are kept, and so are files that were changed since epbuild wrote them. Return the new paths
-    of such changed files, by old path. Raises BuildError, without changing anything, if a user's file conflicts with a new file or cannot
-    be kept.
+    The replacement is atomic even if the power fails. Afterwards, `staged` does not exist, except on Windows if it contains old files
+    that could not be removed. Files that are not `owned` are kept, and so are files that were changed since epbuild wrote them. Return
+    the new paths of such changed files, by old path. Raises BuildError, without changing anything, if a user's file conflicts with a
+    new file or cannot be kept.
     """
     if not os.path.lexists(destination):
         _sync(staged, linked=False)

@@ -15,8 +15,6 @@ from pathlib import Path, PureWindowsPath
 # From "Naming Files, Paths, and Namespaces" in the Windows documentation. A device name with an extension is still a device.
 _DEVICE = r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?"
 _UNPORTABLE = re.compile(r"[<>:\"|?*\\\x00-\x1f]|[. ]\Z")
-_SUSPECT = re.compile(r"[<>:\"|?*\\\x00-\x1f]|[. ](?:/|\Z)|(?:\A|/)(?:con|prn|aux|nul|com|lpt)", re.IGNORECASE)
-"""Matches all paths with an unportable part, and few others. Most paths are therefore checked by one search."""
 _IS_DEVICE = re.compile(_DEVICE, re.IGNORECASE | re.DOTALL)
 _MAX_QUOTE = 256
 MAX_NAME_BYTES = 255
@@ -38,8 +36,6 @@ def is_device(name: str) -> bool:
 
 def find_unportable_part(path: str) -> str | None:
     """Return the first part of a POSIX path that is an invalid file name on at least one platform, or None."""
-    if not _SUSPECT.search(path):
-        return None
     return next((name for name in path.split("/") if _UNPORTABLE.search(name) or is_device(name)), None)
 
 

@@ -1,7 +1,7 @@
 """Windows API calls that psutil lacks: jobs, change times, file users, colors.
 
-All calls follow Microsoft's documentation, but none was tested on Windows. docs/guides/windows.md explains the
-consequences. A failed call is not an error: epbuild continues without the effect of the call.
+All calls follow Microsoft's documentation, but none was tested on a Windows machine. docs/guides/windows.md lists what was tested
+under wine. A failed call is not an error: epbuild continues without the effect of the call.
 """
 
 from __future__ import annotations

@@ -113,7 +113,10 @@ class _Work:
     gathered: dict[tuple[int, str], list[Part]] = field(default_factory=dict)
     """Parts of each output that combines several groups and targets, by the output's number and path."""
     names: dict[tuple[object, ...], PartNames] = field(default_factory=dict)
-    """Names of files, by everything that they depend on. Thousands of targets may have the same names."""
+    """Names of files, by everything that they depend on. Thousands of targets may have the same names.
+
+    EPs are identified by `id`, because their catalog entries cannot be hashed.
+    """
     prepared: dict[str, str | None] = field(default_factory=dict)
     """Id of each model's last preparation, by model. None if it has no valid preparations."""
     members: dict[tuple[int, GraphOptimization], Member] = field(default_factory=dict)

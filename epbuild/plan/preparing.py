@@ -146,6 +146,15 @@ class Preparation(Struct, frozen=True):
         return " ".join(words) if self.kind == RUN else self.kind
 
 
+def measure_files(preparation: Preparation) -> int:
+    """Return the total bytes of the files to read. For a model that does not exist yet, use the size of the user's files.
+
+    Raises OSError if a file is missing.
+    """
+    beginning = preparation.beginning if preparation.source is None else ()
+    return sum(path.stat().st_size for path in {*preparation.files, *beginning})
+
+
 def estimate_built_in_memory(preparation: Preparation) -> int | None:
     """Estimate the memory in bytes that a built-in preparation needs. Return None for a user's program.
 
@@ -153,10 +162,7 @@ def estimate_built_in_memory(preparation: Preparation) -> int | None:
     """
     if preparation.kind == RUN:
         return None
-    size = sum(
-        path.stat().st_size for path in {*preparation.files, *(preparation.beginning if preparation.source is None else ())}
-    )
-    return estimate_memory(size, built_in(preparation.kind).memory_per_byte)
+    return estimate_memory(measure_files(preparation), built_in(preparation.kind).memory_per_byte)
 
 
 def make_step_id(model: str, number: int, kind: str) -> str:

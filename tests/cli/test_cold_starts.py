@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import warm_start
 from tests.support.commands import RECIPE, environment, write_model
-from tests.support.gate import rest_at_night
+from tests.support.gate import mark_rest_exhaustive
 
 pytestmark = pytest.mark.gate
 
@@ -49,7 +49,7 @@ def timeless(text: str) -> str:
     return re.sub(r"\d+\.\d+ s\b", "SECONDS", text)
 
 
-@pytest.mark.parametrize("line", rest_at_night(COMMANDS, SAMPLE))
+@pytest.mark.parametrize("line", mark_rest_exhaustive(COMMANDS, SAMPLE))
 def test_cold_and_forked_processes_have_equal_output_and_exit_codes(line: str, tmp_path: Path) -> None:
     (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
     write_model(tmp_path / "relu.onnx")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from epbuild.publish.removal import Cleaned
 from epbuild.survey.orphans import get_lease_name
 from epbuild.survey.snapshot import get_snapshot_path
 from epbuild.toolchain.process import Ending
+from tests.core.fake_windows import keep_file
 from tests.support.fake_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, tamper
 from tests.support.moments import at_each_call
 
@@ -169,15 +169,10 @@ def test_clean_removes_a_half_swapped_output_of_a_killed_build(built: Workshop) 
 
 
 def test_clean_counts_no_file_that_windows_keeps(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, unlink = built.contents(), os.unlink
-
-    def refuse(path: Any, **options: Any) -> None:
-        if os.fspath(path).endswith("prefill_qnn.bin"):
-            raise PermissionError(13, "Access is denied")
-        unlink(path, **options)
+    before = built.contents()
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "unlink", refuse)
+        keep_file(patched, "prefill_qnn.bin")
         found = cleaned(built)[EMIT_DECODER]
     assert (len(found.removed), found.kept) == (3, {"prefill_qnn.bin": "in use"})
     assert found.size == sum(len(content) for name, content in before.items() if name != "prefill_qnn.bin")

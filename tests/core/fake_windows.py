@@ -175,6 +175,18 @@ def hold_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, name, refusing(getattr(os, name)))
 
 
+def keep_file(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Make the system refuse to remove files with this name, as Windows does while another program has them open."""
+    unlink = os.unlink
+
+    def refuse(path: Any, **options: Any) -> None:
+        if os.path.basename(path) == name:  # noqa: PTH119
+            raise PermissionError(13, "Access is denied")
+        unlink(path, **options)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+
+
 def _list_open_files() -> Iterator[Path]:
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from epbuild.remote.keys import SigningKey
 from tests.e2e.workflow_runs import ROOT, Ci, Ran
 from tests.support.cache_server import serving_cache
-from tests.support.gate import rest_at_night
+from tests.support.gate import mark_rest_exhaustive
 from tests.support.projects import Project, built_once, copy_of_quickstart
 
 pytestmark = pytest.mark.gate
@@ -184,7 +184,7 @@ def test_gitlab_compiles_missing_results_in_a_generated_pipeline(locked: Project
     assert "epbuild" not in again["compile"][0].log, "a pipeline has to have a job"
 
 
-@pytest.mark.parametrize("installer", rest_at_night(["uv", "pip"], sample=["uv"]))
+@pytest.mark.parametrize("installer", mark_rest_exhaustive(["uv", "pip"], sample=["uv"]))
 def test_the_action_installs_with_any_available_installer(installer: str, tmp_path: Path) -> None:
     run = set_up(tmp_path, installer, "{command: setup, package: filelock}")
     assert succeeded([run])

@@ -14,7 +14,7 @@ import pytest
 from epbuild.cache.location import find_toolchain_directory
 from tests.support.cache_server import Fault, serving_cache
 from tests.support.clusters import PATIENCE, Cluster, compilers, on, outcomes, quick, running_cluster, slow_project
-from tests.support.gate import rest_at_night
+from tests.support.gate import mark_rest_exhaustive
 from tests.support.projects import Project, compiled, toolchain_python
 from tests.support.quick_builds import COMPILES, start, wait_until
 
@@ -86,7 +86,7 @@ def test_a_frozen_worker_is_replaced_even_with_default_scheduler_settings(tmp_pa
         cluster.workers[0].wait_for("waiting for")
 
 
-@pytest.mark.parametrize("settings", rest_at_night([None, DASKS_OWN], sample=[None]), ids=["recommended", "Dask's own"])
+@pytest.mark.parametrize("settings", mark_rest_exhaustive([None, DASKS_OWN], sample=[None]), ids=["recommended", "Dask's own"])
 def test_an_action_that_kills_its_workers_fails_without_affecting_others(tmp_path: Path, settings: dict[str, str] | None) -> None:
     chosen = {} if settings is None else {"settings": settings}
     with running_cluster(tmp_path / "cluster", workers=2, **chosen) as cluster:

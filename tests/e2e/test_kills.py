@@ -20,7 +20,7 @@ import pytest
 
 from tests.support import warm_start
 from tests.support.decoder_builds import DECODER, STAGES, find_keys, forget
-from tests.support.gate import rest_at_night
+from tests.support.gate import mark_rest_exhaustive
 from tests.support.projects import Project
 from tests.support.quick_builds import (
     PATIENCE,
@@ -320,7 +320,7 @@ def forget_stage(watched_decoder: Watched, kind: str) -> Callable[[], None]:
     return lambda: forget(watched_decoder.project, key)
 
 
-@pytest.mark.parametrize("kind", rest_at_night(STAGES, sample=["copy"]))
+@pytest.mark.parametrize("kind", mark_rest_exhaustive(STAGES, sample=["copy"]))
 def test_kills_during_each_kind_of_step_leave_no_partial_output(
     watched_decoder: Watched,
     kind: str,
@@ -346,7 +346,7 @@ def test_kills_during_each_kind_of_step_leave_no_partial_output(
             watched.check_build(watched.other_value())
 
 
-@pytest.mark.parametrize("kind", rest_at_night(STAGES, sample=[]))
+@pytest.mark.parametrize("kind", mark_rest_exhaustive(STAGES, sample=[]))
 def test_a_kill_before_any_file_operation_of_a_step_leaves_no_partial_output(
     watched_decoder: Watched, kind: str, forget_stage: Callable[[], None]
 ) -> None:

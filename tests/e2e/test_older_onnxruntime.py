@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from epbuild.core.defaults import MANIFEST
 from epbuild.onnxfile.read.headers import read_header
-from tests.support.gate import rest_at_night
+from tests.support.gate import mark_rest_exhaustive
 from tests.support.projects import Project, compiled
 from tests.support.quick_builds import write_model
 
@@ -62,7 +62,7 @@ def write_partly_model(project: Project) -> None:
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), project.folder / "partly.onnx")
 
 
-@pytest.fixture(params=rest_at_night(VERSIONS, sample=VERSIONS[:1]))
+@pytest.fixture(params=mark_rest_exhaustive(VERSIONS, sample=VERSIONS[:1]))
 def older(project: Project, request: pytest.FixtureRequest) -> Project:
     write_model(project.folder / "plain.onnx", 0)
     write_partly_model(project)

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from epbuild.onnxfile.read.headers import read_header
-from tests.support.gate import rest_at_night
+from tests.support.gate import mark_rest_exhaustive
 from tests.support.projects import Project, toolchain_python
 
 pytestmark = [
@@ -158,7 +158,7 @@ def same(left: Mapping[str, numpy.ndarray], right: Mapping[str, numpy.ndarray]) 
     return left.keys() == right.keys() and all(numpy.array_equal(left[name], right[name]) for name in left)
 
 
-@pytest.mark.parametrize("name", rest_at_night(["first", "split", "quantized"], sample=["first", "split"]))
+@pytest.mark.parametrize("name", mark_rest_exhaustive(["first", "split", "quantized"], sample=["first", "split"]))
 def test_embedded_extracted_and_moved_contexts_compute_the_same_numbers(parts: Project, tmp_path: Path, name: str) -> None:
     model = parts.folder / f"dist/{name}_ctx.onnx"
     before = outputs(tmp_path, model, {"x": 7})

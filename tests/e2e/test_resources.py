@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.decoder_builds import DECODER, STAGES, find_keys, get_record
-from tests.support.gate import rest_at_night
+from tests.support.gate import mark_rest_exhaustive
 from tests.support.projects import Project, compiled
 from tests.support.quick_builds import (
     GROUPS,
@@ -153,7 +153,7 @@ def at_most(resource_name: str, amount: int) -> Callable[[], None]:
     return limit
 
 
-@pytest.mark.parametrize("kilobytes", rest_at_night([0, 1, 4, 16, 40, 60, 100, 300], sample=[0, 60, 300]))
+@pytest.mark.parametrize("kilobytes", mark_rest_exhaustive([0, 1, 4, 16, 40, 60, 100, 300], sample=[0, 60, 300]))
 def test_a_file_size_limit_is_reported_and_fails_only_larger_results(starved: Starved, kilobytes: int, whole_store: Path) -> None:
     told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_FSIZE", kilobytes * 1024))
     if kilobytes >= 100:
@@ -169,7 +169,7 @@ def test_an_unwritable_binary_is_reported_as_an_environment_error(starved: Starv
     assert "[EPB405]" in told
 
 
-@pytest.mark.parametrize("megabytes", rest_at_night([64, 128, 192, 256, 320, 448, 640, 800], sample=[64, 448]))
+@pytest.mark.parametrize("megabytes", mark_rest_exhaustive([64, 128, 192, 256, 320, 448, 640, 800], sample=[64, 448]))
 def test_insufficient_memory_is_reported(starved: Starved, megabytes: int, whole_store: Path) -> None:
     told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_AS", megabytes << 20))
     assert "memory" in told or "that a process may map (`ulimit -v`)" in told
@@ -312,7 +312,7 @@ FULL = [(kind, place) for kind in KINDS for place in ("cache", "project/.epbuild
 OUTPUT_FULL = ("emit", "project/dist")
 
 
-@pytest.mark.parametrize(("kind", "place"), rest_at_night([OUTPUT_FULL, *FULL], sample=[OUTPUT_FULL]))
+@pytest.mark.parametrize(("kind", "place"), mark_rest_exhaustive([OUTPUT_FULL, *FULL], sample=[OUTPUT_FULL]))
 def test_a_disk_that_is_full_during_a_step_loses_nothing(
     project: Project,
     built_decoder: Project,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from epbuild.remote.keys import SigningKey
 from tests.support.cache_server import CacheServer, Fault, serving_cache
-from tests.support.gate import rest_at_night
+from tests.support.gate import mark_rest_exhaustive
 from tests.support.projects import Project
 from tests.support.quick_builds import COMPILES, PATIENCE, check_no_leftovers, start, wait_until, write_model, write_project
 from tests.support.remote_caches import DirectoryPlace, Place, ServerPlace
@@ -37,7 +37,7 @@ def server() -> Iterator[CacheServer]:
         yield server
 
 
-@pytest.fixture(params=rest_at_night(["directory", "server"], sample=["directory"]))
+@pytest.fixture(params=mark_rest_exhaustive(["directory", "server"], sample=["directory"]))
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "directory":
         return DirectoryPlace(tmp_path / "remote")
@@ -93,7 +93,7 @@ def test_two_concurrent_machines_run_each_action_once_or_simultaneously(place: P
     assert last.files() == one.files()
 
 
-@pytest.mark.parametrize("kind", rest_at_night(["directory", "server"], sample=["server"]))
+@pytest.mark.parametrize("kind", mark_rest_exhaustive(["directory", "server"], sample=["server"]))
 def test_any_content_of_a_remote_cache_leads_to_identical_outputs(
     kind: str, tmp_path_factory: pytest.TempPathFactory, server: CacheServer
 ) -> None:

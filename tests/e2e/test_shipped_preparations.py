@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from epbuild.remote.keys import SigningKey
-from tests.support.gate import rest_at_night
+from tests.support.gate import mark_rest_exhaustive
 from tests.support.projects import Project, compiled
 from tests.support.quick_builds import write_project
 from tests.support.registry_server import Registry, serving
@@ -62,7 +62,7 @@ def lose(project: Project, digest: str) -> None:
     blob.unlink()
 
 
-@pytest.mark.parametrize("layout", rest_at_night(LAYOUTS, sample=["archive"]))
+@pytest.mark.parametrize("layout", mark_rest_exhaustive(LAYOUTS, sample=["archive"]))
 def test_a_prepared_model_is_emitted_from_a_remote_cache_or_rebuilt(tmp_path: Path, layout: str) -> None:
     writer, reader = (machine(tmp_path / name, LAYOUTS[layout]) for name in ("writer", "reader"))
     writer.build("--remote-cache", "write")

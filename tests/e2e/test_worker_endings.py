@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gate import rest_at_night
+from tests.support.gate import mark_rest_exhaustive
 from tests.support.projects import Project, toolchain_python
 from tests.support.quick_builds import PATIENCE, check_no_leftovers, check_no_workers, start, wait_until, workers, write_project
 
@@ -103,7 +103,7 @@ def tell_failure(project: Project, status: int, code: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", rest_at_night(["SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"], sample=["SIGSEGV", "SIGABRT"])
+    "name", mark_rest_exhaustive(["SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"], sample=["SIGSEGV", "SIGABRT"])
 )
 def test_a_crash_is_reported_with_its_signal_and_the_eps_last_output(misbehave: Callable[..., Project], name: str) -> None:
     told = tell_failure(misbehave(f"import signal; {SPAWN}os.kill(os.getpid(), signal.{name})"), 1, "EPB402")
@@ -169,7 +169,7 @@ def test_a_worker_killed_by_the_kernel_for_memory_is_reported(misbehave: Callabl
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("presses", rest_at_night([1, 2, 5], sample=[1, 5]))
+@pytest.mark.parametrize("presses", mark_rest_exhaustive([1, 2, 5], sample=[1, 5]))
 def test_ctrl_c_stops_all_workers_promptly_for_any_number_of_presses(misbehave: Callable[..., Project], presses: int) -> None:
     project = misbehave(f"{STUBBORN}{SPAWN}{HANG}")
     build = start(project, "run")

@@ -44,7 +44,7 @@ def leaves(value: Any, place: Place = ()) -> Iterator[Place]:
 WHOLE = {**yaml.safe_load(FULL), **MORE}
 
 
-@pytest.mark.parametrize("place", leaves(WHOLE), ids=lambda place: ".".join(map(str, place)))
+@pytest.mark.parametrize("place", list(leaves(WHOLE)), ids=lambda place: ".".join(map(str, place)))
 def test_no_message_contains_the_value_of_an_environment_variable(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

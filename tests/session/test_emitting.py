@@ -23,7 +23,7 @@ from epbuild.session.emitting import Emitter, remove_orphans
 from epbuild.session.events import OutputRemoved
 from epbuild.session.session import Session, open_session
 from epbuild.survey.status import Survey
-from tests.core.fake_windows import make_sharing_violation
+from tests.core.fake_windows import keep_file, make_sharing_violation
 from tests.support.fake_builds import EMIT_CLASSIFIER, EMIT_DECODER, Workshop, source_model
 
 
@@ -192,15 +192,8 @@ def test_orphans_are_removed_once(built: Workshop) -> None:
 
 def test_orphans_in_use_on_windows_are_removed_by_the_next_run(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     moved(built)
-    unlink = os.unlink
-
-    def refuse(path: Any, **options: Any) -> None:
-        if os.fspath(path).endswith("prefill_qnn.bin"):
-            raise PermissionError(13, "Access is denied")
-        unlink(path, **options)
-
     with monkeypatch.context() as patched:
-        patched.setattr(os, "unlink", refuse)
+        keep_file(patched, "prefill_qnn.bin")
         assert built.build().exit_code == 0
     assert [path.name for path in built.folder.rglob("dist/**/prefill_qnn.bin")] == ["prefill_qnn.bin"]
     assert built.build().exit_code == 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 
-def rest_at_night(cases: Iterable[Any], sample: Container[Any]) -> list[Any]:
+def mark_rest_exhaustive(cases: Iterable[Any], sample: Container[Any]) -> list[Any]:
     """Return all cases, and mark those outside the sample with `exhaustive`."""
     night = pytest.mark.exhaustive
     return [

@@ -26,7 +26,7 @@ _END_TO_END = ("tests/e2e/test_left_to_the_cpu.py", "tests/e2e/test_failures.py"
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?)\b")
 _SKIPPED = re.compile(r"SKIPPED \[(\d+)\] [^ ]+ (.*)")
 _CLASSES = ("wine lacks", "not yet")
-"""What the reasons of skipped tests begin with. All other reasons are those of tests for POSIX or Linux only."""
+"""First words of the reasons for which tests are skipped. Tests with any other reason run on POSIX or Linux only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +55,14 @@ def main() -> int:
         return 2
     if arguments.setup_only:
         return 0
-    rooms = [find_room(name) for name in arguments.rooms] or all_rooms()
+    rooms = [find_room(name) for name in arguments.rooms] or list_rooms()
     failed = [room.name for room in rooms if not run_room(wine, room, arguments.options.split(), arguments.seconds)]
     if failed:
         sys.stdout.write(f"failed: {', '.join(failed)}; see {wine.folder / 'logs'}\n")
     return 1 if failed else 0
 
 
-def all_rooms() -> list[Room]:
+def list_rooms() -> list[Room]:
     """Return the rooms of the quick tests, then the builds with a real EP."""
     folders = sorted({path.parent.relative_to(_TESTS).parts[0] for path in _TESTS.glob("*/**/test_*.py")} - {"e2e"})
     files = tuple(f"tests/{path.name}" for path in sorted(_TESTS.glob("test_*.py")))
@@ -72,7 +72,7 @@ def all_rooms() -> list[Room]:
 
 def find_room(name: str) -> Room:
     """Return a room by its name. Any other name is a path, of which all tests are run."""
-    found = next((room for room in all_rooms() if room.name == name), None)
+    found = next((room for room in list_rooms() if room.name == name), None)
     return found or Room(name=name.removeprefix("tests/").replace("/", "-").replace(":", "-"), paths=(name,), markers="")
 
 
@@ -101,13 +101,13 @@ def run_room(wine: Wine, room: Room, options: list[str], seconds: float) -> bool
         copy.join(5)
     shutil.rmtree(temporary, ignore_errors=True)
     output = log.read_text(encoding="utf-8", errors="replace").rstrip()
-    result = f"stopped after {seconds:.0f} s: {output.rpartition(chr(10))[2]}" if was_stopped else count(output)
+    result = f"stopped after {seconds:.0f} s: {output.rpartition(chr(10))[2]}" if was_stopped else count_tests(output)
     sys.stdout.write(f"{room.name:<12} {took:6.0f} s  {result or f'status {status}'}\n")
     sys.stdout.flush()
     return status == 0
 
 
-def count(output: str) -> str:
+def count_tests(output: str) -> str:
     """Return the numbers of passed, failed and skipped tests, the skipped ones by their class."""
     found = [f"{number} {result}" for number, result in _COUNT.findall(output.rstrip().rpartition("\n")[2])]
     skipped = Counter[str]()

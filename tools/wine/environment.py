@@ -79,13 +79,13 @@ class Wine:
                 create()
                 stamp.write_text(done, encoding="utf-8")
 
-    def command(self, program: str, *arguments: str | Path) -> list[str]:
+    def build_command(self, program: str, *arguments: str | Path) -> list[str]:
         """Return the command that runs a Linux program with Debian's `/usr`."""
         script = 'mount --bind "$0" /usr && exec "$@"'
         namespace = "-m" if os.geteuid() == 0 else "-rm"
         return ["unshare", namespace, "sh", "-c", script, str(self.debian / "usr"), program, *map(str, arguments)]
 
-    def environment(self) -> dict[str, str]:
+    def build_environment(self) -> dict[str, str]:
         """Return the environment variables for wine: few of this process, so that tests see no settings of Linux."""
         return {
             **{key: value for key, value in os.environ.items() if key.startswith("UV_") or key.lower().endswith("_proxy")},
@@ -97,15 +97,15 @@ class Wine:
             "WINEDEBUG": "-all",
             "WINEDLLOVERRIDES": "mscoree,mshtml=;winemenubuilder.exe=",
             "PYTHONPYCACHEPREFIX": "C:\\pycache",
-            **({"SSL_CERT_FILE": windows_path(_CERTIFICATES)} if _CERTIFICATES.is_file() else {}),
+            **({"SSL_CERT_FILE": to_windows_path(_CERTIFICATES)} if _CERTIFICATES.is_file() else {}),
         }
 
     def start_python(self, *arguments: str | Path, variables: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Start python.exe in the checkout. Its output is a pipe, because wine cannot write to a file that another process opened."""
         return subprocess.Popen(
-            self.command(_WINE, self.python / "python.exe", *arguments),
+            self.build_command(_WINE, self.python / "python.exe", *arguments),
             cwd=ROOT,
-            env={**self.environment(), **(variables or {})},
+            env={**self.build_environment(), **(variables or {})},
             bufsize=0,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -114,10 +114,10 @@ class Wine:
 
     def stop(self) -> None:
         """End all Windows processes of this environment."""
-        subprocess.run(self.command(_SERVER, "-k"), env=self.environment(), stderr=subprocess.DEVNULL, check=False)
+        subprocess.run(self.build_command(_SERVER, "-k"), env=self.build_environment(), stderr=subprocess.DEVNULL, check=False)
 
     def _run(self, *command: str | Path, program: str = _WINE) -> str:
-        return _run(self.command(program, *command), env=self.environment(), cwd=self.folder)
+        return _run(self.build_command(program, *command), env=self.build_environment(), cwd=self.folder)
 
     def _unpack_debian(self) -> None:
         """Unpack packages of Debian 13, with apt's mirror and with state files of their own."""
@@ -194,7 +194,7 @@ class Wine:
         settings = self.folder / "settings.reg"
         section = "[HKEY_CURRENT_USER\\Software\\Wine\\DllOverrides]"
         settings.write_text(f'REGEDIT4\n\n{section}\n{native}"winedbg.exe"=""\n', encoding="ascii")
-        self._run("regedit", "/S", windows_path(settings))
+        self._run("regedit", "/S", to_windows_path(settings))
         self.stop()
         system = self.drive / "windows" / "system32"
         shutil.copyfile(self.python / "bcryptprimitives.dll", system / "bcryptprimitives.dll")
@@ -213,10 +213,10 @@ class Wine:
         programs.mkdir(exist_ok=True)
         for program in (packages / "bin").glob("*.exe"):
             shutil.copyfile(program, programs / program.name)
-        (packages / "epbuild.pth").write_text(f"{windows_path(ROOT)}\n", encoding="utf-8")
+        (packages / "epbuild.pth").write_text(f"{to_windows_path(ROOT)}\n", encoding="utf-8")
 
 
-def windows_path(path: Path) -> str:
+def to_windows_path(path: Path) -> str:
     """Return a path of Linux as Windows programs name it."""
     return "Z:" + str(path).replace("/", "\\")
 
