@@ -11,6 +11,8 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from epbuild.core.errors import suggest_nearest
+
 
 def has_matching_options(patterns: Mapping[str, str], options: Mapping[str, str]) -> bool:
     """Return whether canonical `options` match `patterns`.
@@ -234,6 +236,17 @@ class NameTable(Struct, frozen=True, dict=True):
         """Names by spelling and by product name, both in lower case."""
         spelled = [(spelling, row.name) for row in self.rows for spelling in (row.name, *row.spellings, *row.products)]
         return {spelling.casefold(): name for spelling, name in reversed(spelled)}
+
+    def find(self, text: str) -> str | None:
+        """Return the name that `text` spells or that has this product name, or None. Ignore case and repeated spaces."""
+        return self.names.get(" ".join(text.split()).casefold())
+
+    def suggest_product(self, text: str) -> str | None:
+        """Return a hint with the product name that contains `text` or is closest to it, or None."""
+        products = [product for row in self.rows for product in row.products]
+        part = text.strip().casefold()
+        containing = [product for product in products if part and part in product.casefold()]
+        return f"Did you mean '{min(containing, key=len)}'?" if containing else suggest_nearest(text, products)
 
 
 class Metadata(Struct, frozen=True):

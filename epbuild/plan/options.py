@@ -145,8 +145,16 @@ class TargetPlanner:
         if key not in self._rules:
 
             def canonical(option: Option, value: object) -> str:
-                names = entry.canonical_names(option.name)
-                return normalize(option, value, booleans=entry.booleans, names=names, strict=strict)
+                table = entry.names.get(option.name)
+                if table is not None and isinstance(value, str):
+                    value = table.find(value) or value
+                try:
+                    return normalize(
+                        option, value, booleans=entry.booleans, names=entry.canonical_names(option.name), strict=strict
+                    )
+                except BadValue as error:
+                    hint = error.hint or (table.suggest_product(str(value)) if table is not None else None)
+                    raise BadValue(error.message, hint) from error
 
             escape = "allow_unknown_options"
             self._rules[key] = _OptionRules("option", escape, strict, release, lambda name: find_option(entry, name), canonical)

@@ -20,7 +20,7 @@ from epbuild.catalog.catalog import entry as find_packaging
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import Start
 from epbuild.catalog.normalize import BadValue, normalize
-from epbuild.core.errors import Position, Problem, suggest_nearest
+from epbuild.core.errors import Position, Problem
 from epbuild.recipe.default_preparations import PreparationToolchains
 from epbuild.recipe.listed_models import read_listed
 from epbuild.recipe.model import Defaults
@@ -340,8 +340,7 @@ def _translate_value(node: Node, packaging: EpEntry, option: str | None) -> Node
     text = render(node.value)
     if option is None:
         return make_scalar(node.where, text.lower()) if text.lower() in packaging.devices else node
-    names = packaging.names[option].names if option in packaging.names else {}
-    name = names.get(" ".join(text.split()).casefold())
+    name = packaging.names[option].find(text) if option in packaging.names else None
     return node if name is None or name == text else make_scalar(node.where, name)
 
 
@@ -350,11 +349,11 @@ def _find_product_problem(key: str, node: Node, packaging: EpEntry, option: str 
     text = get_text(node).strip()
     if " " not in text or "," in text or "${" in text:
         return None
-    rows = packaging.names[option].rows if option is not None and option in packaging.names else ()
-    products = [product for row in rows for product in row.products]
-    if not products:
+    table = packaging.names.get(option) if option is not None else None
+    products = [product for row in table.rows for product in row.products] if table is not None else []
+    if table is None or not products:
         return None
-    hint = suggest_nearest(text, products) or f"Write a known {key}, such as {products[-1]} or {rows[-1].name}."
+    hint = table.suggest_product(text) or f"Write a known {key}, such as {products[-1]} or {table.rows[-1].name}."
     return Problem("EPB212", f"the catalog has no {key} {quote_text(text)}", node.where, hint)
 
 

@@ -291,6 +291,14 @@ def test_an_invalid_value_is_not_also_reported_for_its_combinations(workshop: Pa
     assert codes(problems_of(workshop, target(lines))) == ["EPB212"]
 
 
+def test_a_provider_option_accepts_product_names_and_suggests_them(workshop: Path) -> None:
+    lines = "    ep: QNNExecutionProvider\n    provider_options: {{backend_type: htp, soc_model: {}}}\n"
+    (named,) = planned(workshop, target(lines.format("snapdragon 8 elite"))).eps
+    assert named.provider_options["soc_model"] == "SM8750"
+    message = "option 'soc_model': '8 Elite' is neither a name nor a number. Did you mean 'Snapdragon 8 Elite'?"
+    check(workshop, target(lines.format(f"{MARK}8 Elite")), ("EPB212", message))
+
+
 def test_a_target_lists_each_ep_once(workshop: Path) -> None:
     lines = f"    eps:\n      - ep: CPUExecutionProvider\n      - ep: {MARK}CPUExecutionProvider\n"
     check(workshop, target(lines), ("EPB219", "the target 'cpu' lists CPUExecutionProvider twice. List each EP only once."))

@@ -179,6 +179,7 @@ def test_an_ungrouped_model_gets_its_own_group_unless_disabled(folder: Path) -> 
             "the catalog has no soc 'Snapdragon 8 Elit'",
             "Did you mean 'Snapdragon 8 Elite'?",
         ),
+        (("SM8750", "‸X Elite"), "EPB212", "the catalog has no soc 'X Elite'", "Did you mean 'Snapdragon X Elite'?"),
         (("SM8750", "[SM8650, ‸Pixel Tensor]"), "EPB212", "the catalog has no soc 'Pixel Tensor'", "Write a known soc"),
         (("soc: SM8750", "soc: [SM8750, ‸69]"), "EPB107", "duplicate value 'SM8750' in this axis", ""),
         (
