@@ -11,7 +11,6 @@ from typing import Any
 from msgspec import Struct
 
 from epbuild.catalog.entries import EpEntry, SessionKeys, read_entry, read_session_keys
-from epbuild.catalog.facts import ContextChanges
 from epbuild.catalog.normalize import UnknownName
 from epbuild.catalog.options import Option
 from epbuild.catalog.userfile import BadCatalog, load_catalog
@@ -67,10 +66,14 @@ class Catalog(Struct, frozen=True):
         entries, named = self.entries_for(ep), set(distributions)
         return next((entry for entry in entries if not named.isdisjoint(entry.distributions)), entries[0])
 
-    def context_changes(self) -> dict[str, ContextChanges]:
-        """Return the permitted changes to EPContext nodes, by the nodes' `source`."""
-        entries = (entry for ep in self.known_eps() for entry in reversed(self.entries_for(ep)))
-        return {source: entry.context_changes for entry in entries for source in entry.sources}
+    def find_source_entry(self, source: str | None) -> EpEntry | None:
+        """Return the entry of the EP that accepts EPContext nodes with this `source`, or None."""
+        return next((found for found in map(self.entry, self.known_eps()) if found.has_source(source)), None)
+
+    def name_source_ep(self, source: str | None) -> str | None:
+        """Return the name of the EP that accepts EPContext nodes with this `source`, or `source` if no known EP does."""
+        found = self.find_source_entry(source)
+        return source if found is None else found.ep
 
     def genai_provider(self, ep: str) -> str:
         """Return the EP's name in onnxruntime-genai.
@@ -90,6 +93,7 @@ BUILT_IN = Catalog()
 
 
 known_eps, entries_for, entry = BUILT_IN.known_eps, BUILT_IN.entries_for, BUILT_IN.entry
+find_source_entry, name_source_ep = BUILT_IN.find_source_entry, BUILT_IN.name_source_ep
 """Queries of the built-in catalog."""
 
 

@@ -37,6 +37,8 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     """Python distributions that contain this packaging."""
     sources: tuple[str, ...]
     """Values of `source` that the EP accepts in EPContext nodes. The EP writes the first value."""
+    sources_ignore_case: bool = False
+    """True if the EP accepts the values of `sources` in upper and lower case."""
     devices: tuple[str, ...] = ()
     virtual_devices: tuple[str, ...] = ()
     """Types of the virtual devices that the EP offers."""
@@ -118,6 +120,12 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     def fingerprint(self) -> str:
         """Digest of the whole entry."""
         return hash_values(self)
+
+    def has_source(self, source: str | None) -> bool:
+        """Return whether the EP accepts EPContext nodes with this `source`."""
+        if source is None or not self.sources_ignore_case:
+            return source in self.sources
+        return source.casefold() in (known.casefold() for known in self.sources)
 
     @property
     def distribution(self) -> str:

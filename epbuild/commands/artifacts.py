@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from epbuild.archive.members import UnsoundArchive
 from epbuild.archive.opened import open_artifact
-from epbuild.catalog.catalog import BUILT_IN
+from epbuild.catalog.catalog import find_source_entry
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.core.safepath import is_folder, resolve_links
@@ -112,4 +112,4 @@ def merge(models: Sequence[Path], prefixes: Sequence[str], connections: Sequence
     if connections:
         wanted = read_connections(connections, read_members(models))
     named = list(zip(models, prefixes or [""] * len(models), strict=True))
-    return merge_models(named, wanted, output, BUILT_IN.context_changes())
+    return merge_models(named, wanted, output, find_source_entry)

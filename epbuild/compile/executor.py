@@ -336,9 +336,7 @@ def _list_data(model: Path) -> set[str]:
 def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[CompiledModel, ...]:
     expected = Expected(
         step=group.id,
-        eps=tuple(
-            ExpectedEp(ep.entry.ep, ep.entry.sources, ep.entry.binary.target_pattern, ep.binary_target) for ep in group.target.eps
-        ),
+        eps=tuple(ExpectedEp(ep.entry.ep, ep.entry, ep.binary_target) for ep in group.target.eps),
         models=tuple(
             ExpectedModel(
                 member=member.name,

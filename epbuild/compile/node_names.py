@@ -66,7 +66,7 @@ def _choose_names(group: SessionGroup, member: Member, header: ModelHeader, pref
 
 
 def _find_ep(group: SessionGroup, source: str | None) -> PlannedEp | None:
-    return next((ep for ep in group.target.eps if source in ep.entry.sources), None)
+    return next((ep for ep in group.target.eps if ep.entry.has_source(source)), None)
 
 
 def _make_error(group: SessionGroup, member: Member, reason: str) -> BuildError:

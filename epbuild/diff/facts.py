@@ -12,13 +12,14 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from epbuild.catalog.catalog import find_source_entry, name_source_ep
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
 from epbuild.diff.sizes import FileSizes, read_model_sizes
 from epbuild.onnxfile.read.epcontext import COMPATIBILITY, SCHEMA_TYPES, EPContextNode, read_compatibility
 from epbuild.onnxfile.read.model_header import Initializer, ModelHeader
 from epbuild.verify.artifact import ArtifactFolder
-from epbuild.verify.contexts import find_entry, read_context_target
+from epbuild.verify.contexts import read_context_target
 from epbuild.verify.facts import Model
 from epbuild.verify.manifest import Manifest, list_sources
 from epbuild.verify.payload import Payload
@@ -213,8 +214,9 @@ def _read_header_facts(header: ModelHeader) -> Facts:
 
 def _read_node_facts(node: EPContextNode) -> Facts:
     reference = PurePosixPath(node.reference).as_posix() if node.reference is not None else None
+    ep = name_source_ep(node.source)
     return {
-        "target": {"EP": node.source, "hardware": node.hardware_architecture},
+        "target": {"EP": ep, "hardware": node.hardware_architecture},
         "settings": {
             "location of the context": "in the model" if node.embed_mode else "in a file",
             "main_context": node.main_context,
@@ -226,6 +228,7 @@ def _read_node_facts(node: EPContextNode) -> Facts:
         "toolchain": {"SDK": node.ep_sdk_version},
         "names": {
             "node name": node.name,
+            "spelling of the EP": node.source if node.source != ep else None,
             "partition name": node.partition_name,
             "source file name": node.onnx_model_filename,
             "context binary": reference,
@@ -246,7 +249,7 @@ def _split_compatibility(ep: str, text: str) -> tuple[dict[str, str], dict[str, 
 
     Text that the catalog cannot parse is a field of the target.
     """
-    entry = find_entry(ep)
+    entry = find_source_entry(ep)
     match = re.search(entry.compatibility.pattern, text) if entry is not None and entry.compatibility.pattern else None
     if entry is None or match is None:
         return {"text": text}, {}

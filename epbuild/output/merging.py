@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from epbuild.catalog.catalog import BUILT_IN
+from epbuild.catalog.catalog import find_source_entry
+from epbuild.catalog.entries import EpEntry
 from epbuild.core.errors import BuildError, ChangeRefused, Problem, StepId, VerifyError
 from epbuild.onnxfile.read.epcontext import read_compatibility
 from epbuild.onnxfile.read.headers import read_header
@@ -58,10 +59,14 @@ def merge(model: MergedModel, staged: Path) -> list[str]:
     part, merging = model.part, model.merging
     paths = {member: staged / name for member, name in model.drafts.items()}
     destination = staged / part.models[merging.name]
-    tolerances = {source: ep.entry.context_changes for ep in part.target.eps for source in ep.entry.sources}
+
+    def find_ep(source: str | None) -> EpEntry | None:
+        own = next((ep.entry for ep in part.target.eps if ep.entry.has_source(source)), None)
+        return own or find_source_entry(source)
+
     models = [(paths[member], merging.prefixes[member]) for member in merging.members]
     try:
-        merged = merge_models(models, merging.connections, destination, {**BUILT_IN.context_changes(), **tolerances})
+        merged = merge_models(models, merging.connections, destination, find_ep)
     except (ChangeRefused, VerifyError) as error:
         raise BuildError(*(_name_members(problem, paths, merging.step) for problem in error.problems)) from error
     for path in paths.values():

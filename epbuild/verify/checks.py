@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from epbuild.catalog.entries import EpEntry
 from epbuild.onnxfile.edit.rewrite import PROTOBUF_LIMIT
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Flaw
@@ -17,17 +18,30 @@ from epbuild.verify.payload import Payload
 
 
 class ExpectedEp(Struct, frozen=True):
-    """EP that may have compiled nodes, with its `source` values and the target that its context binaries should contain."""
+    """EP that may have compiled nodes, with its catalog entry and the target that its context binaries should contain."""
 
     name: str
-    sources: tuple[str, ...]
-    target_pattern: str | None = None
+    entry: EpEntry | None = None
+    """None if the catalog has no entry."""
     target: str | None = None
+
+    @property
+    def target_pattern(self) -> str | None:
+        return self.entry.binary.target_pattern if self.entry is not None else None
+
+    @property
+    def compiles(self) -> bool:
+        """True if the EP writes EPContext nodes. An unknown EP may."""
+        return self.entry is None or bool(self.entry.sources)
+
+    def has_source(self, source: str | None) -> bool:
+        """Return whether EPContext nodes with this `source` belong to the EP."""
+        return source == self.name if self.entry is None else self.entry.has_source(source)
 
 
 def find_node_ep(source: str | None, eps: Sequence[ExpectedEp]) -> ExpectedEp | None:
     """Return the EP in `eps` to which a node's `source` belongs, or None."""
-    return next((ep for ep in eps if source in ep.sources), None)
+    return next((ep for ep in eps if ep.has_source(source)), None)
 
 
 def check_whole(model: Model) -> Flaw | None:
@@ -41,7 +55,7 @@ def check_whole(model: Model) -> Flaw | None:
 
 def check_sources(model: Model, eps: Sequence[ExpectedEp]) -> Iterator[Flaw]:
     """Check that every EPContext node has a source. Unless `eps` is empty, the source must belong to one of them (EPB604)."""
-    allowed = ", ".join(ep.name for ep in eps if ep.sources)
+    allowed = ", ".join(ep.name for ep in eps if ep.compiles)
     for source in dict.fromkeys(node.source for node in model.nodes):
         if not source:
             text = "an EPContext node has no source, so ONNX Runtime cannot assign it to an EP"

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from msgspec import field
 
-from epbuild.catalog.catalog import entry, known_eps
+from epbuild.catalog.catalog import entry, find_source_entry, known_eps, name_source_ep
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue as BadOption
 from epbuild.catalog.normalize import UnknownName, find_option, normalize
@@ -30,20 +30,14 @@ _MAX_GRAPHS = 100_000
 
 
 class ContextEp(ExpectedEp, frozen=True):
-    """EP that compiled contexts, with its catalog entry if it has one, and its options in the catalog's spelling."""
+    """EP that compiled contexts, and its options in the catalog's spelling."""
 
-    entry: EpEntry | None = None
     options: Mapping[str, str] = field(default_factory=dict)
-
-
-def find_entry(source: str | None) -> EpEntry | None:
-    """Return the catalog entry of the EP whose EPContext nodes have this `source`, or None."""
-    return next((found for found in map(entry, known_eps()) if source in found.sources), None)
 
 
 def read_context_target(payload: Payload, source: str | None) -> str | None:
     """Return the target that a context contains. None if the catalog has no pattern for the EP's targets. Raises OSError."""
-    ep_entry = find_entry(source)
+    ep_entry = find_source_entry(source)
     if ep_entry is None or not ep_entry.binary.target_pattern:
         return None
     return read_target(payload, ep_entry.binary.target_pattern)
@@ -58,7 +52,7 @@ def list_manifest_eps(manifest: Manifest | None) -> tuple[ContextEp, ...]:
         try:
             ep_entry = entry(name, manifest.document["toolchain"]["distributions"])
         except KeyError:
-            context_eps.append(ContextEp(name, (name,), options=options))
+            context_eps.append(ContextEp(name, options=options))
             continue
         context_eps.append(
             _make_context_ep(ep_entry, {option: _normalize_option(ep_entry, option, value) for option, value in options.items()})
@@ -68,7 +62,7 @@ def list_manifest_eps(manifest: Manifest | None) -> tuple[ContextEp, ...]:
 
 def find_ep_by_compatibility(model: Model, node: EPContextNode) -> ContextEp | None:
     """Return the EP of a node, with the target in the model's compatibility string. None if the model has no such string."""
-    ep_entry = find_entry(node.source)
+    ep_entry = find_source_entry(node.source)
     text = model.compatibility.get(ep_entry.ep) if ep_entry is not None else None
     if ep_entry is None or text is None:
         return None
@@ -76,14 +70,7 @@ def find_ep_by_compatibility(model: Model, node: EPContextNode) -> ContextEp | N
 
 
 def _make_context_ep(ep_entry: EpEntry, options: Mapping[str, str]) -> ContextEp:
-    return ContextEp(
-        ep_entry.ep,
-        ep_entry.sources,
-        ep_entry.binary.target_pattern,
-        ep_entry.binary_target(options),
-        ep_entry,
-        options,
-    )
+    return ContextEp(ep_entry.ep, ep_entry, ep_entry.binary_target(options), options)
 
 
 def _normalize_option(known: EpEntry, name: str, value: str) -> str:
@@ -102,7 +89,7 @@ def check_node_sources(artifact: ArtifactFolder) -> Iterator[Finding]:
         found = [make_failed("source", name, flaw) for flaw in check_sources(model, context_eps)]
         sources = dict.fromkeys(node.source for node in model.nodes)
         if not context_eps:
-            for source in (source for source in sources if source and find_entry(source) is None):
+            for source in (source for source in sources if source and find_source_entry(source) is None):
                 message = f"No EP in the catalog has the source '{source}'."
                 hint = suggest_nearest(source, [known for ep in known_eps() for known in entry(ep).sources])
                 found.append(Finding("source", name, "skipped", message, hint=hint))
@@ -131,7 +118,7 @@ def check_targets(artifact: ArtifactFolder) -> Iterator[Finding]:
                 continue
             judged.add((payload, wanted))
             name = artifact.format_path(model.find_binary(node) or model.file)
-            known = find_entry(node.source)
+            known = find_source_entry(node.source)
             pattern = by.target_pattern if by is not None else known.binary.target_pattern if known is not None else None
             try:
                 seen = read(payload, pattern) if pattern else None
@@ -184,7 +171,7 @@ def check_sharing(artifact: ArtifactFolder) -> Iterator[Finding]:
         if not shared:
             yield Finding("sharing", subject, "passed")
         return
-    context_eps = [context_ep for context_ep in list_manifest_eps(manifest) if context_ep.sources]
+    context_eps = [context_ep for context_ep in list_manifest_eps(manifest) if context_ep.compiles]
     if not all(context_ep.entry is not None and context_ep.entry.sharing.binaries == "one" for context_ep in context_eps):
         yield from _check_shared_data(artifact, manifest)
         return
@@ -298,8 +285,9 @@ def _check_compatibility(artifact: ArtifactFolder, model: Model, context_eps: It
 def _find_payloads(model: Model, node: EPContextNode) -> list[Payload]:
     """Return the payloads that can contain a node's context.
 
-    These are the node's own payload or, with main_context 0, the payloads of nodes with main_context 1 and the same source.
+    These are the node's own payload or, with main_context 0, the payloads of nodes with main_context 1 and the same EP.
     """
-    mains = (found for found in model.contexts if found.node.main_context and found.node.source == node.source)
+    ep = name_source_ep(node.source)
+    mains = (found for found in model.contexts if found.node.main_context and name_source_ep(found.node.source) == ep)
     holders = mains if node.main_context == 0 else (found for found in model.contexts if found.node is node)
     return [found.payload for found in holders if found.payload is not None]

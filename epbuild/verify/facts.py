@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
+from epbuild.catalog.catalog import name_source_ep
 from epbuild.core.safepath import BadReference, locate
 from epbuild.onnxfile.read.epcontext import EPContextNode, read_compatibility
 from epbuild.onnxfile.read.headers import read_header
@@ -56,7 +57,8 @@ class Model(Struct, frozen=True, dict=True):
     @cached_property
     def compatibility(self) -> dict[str, str]:
         """Compatibility strings by EP. Empty if the model cannot be read."""
-        return {} if isinstance(self.header, str) else read_compatibility(self.header.metadata)
+        found = {} if isinstance(self.header, str) else read_compatibility(self.header.metadata)
+        return {name_source_ep(ep) or ep: text for ep, text in found.items()}
 
     @cached_property
     def size(self) -> int:

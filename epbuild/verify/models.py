@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from epbuild.catalog.catalog import name_source_ep
 from epbuild.core.safepath import locate
 from epbuild.onnxfile.read.epcontext import SCHEMA_TYPES, EPContextNode
 from epbuild.verify.artifact import ArtifactFolder
@@ -115,9 +116,9 @@ def _find_node_flaws(node: EPContextNode) -> Iterator[str]:
 
 
 def _find_model_flaws(model: Model) -> Iterator[str]:
-    mains = {node.source for node in model.nodes if node.main_context != 0}
+    mains = {name_source_ep(node.source) for node in model.nodes if node.main_context != 0}
     for node in model.nodes:
-        if node.main_context == 0 and node.source not in mains:
+        if node.main_context == 0 and name_source_ep(node.source) not in mains:
             yield f"{format_node_title(node)} has main_context 0, but no node with the source '{node.source}' has main_context 1"
     for context in model.contexts:
         if (name := _find_embedded_name(model, context)) is not None:

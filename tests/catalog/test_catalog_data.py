@@ -14,7 +14,7 @@ import pytest
 from msgspec import Struct
 
 import epbuild.catalog
-from epbuild.catalog.catalog import entries_for, entry, known_eps, list_session_keys
+from epbuild.catalog.catalog import entries_for, entry, find_source_entry, known_eps, list_session_keys, name_source_ep
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import normalize
 from epbuild.catalog.options import Option
@@ -171,6 +171,17 @@ def test_soc_with_a_name_unknown_to_the_ep_is_passed_by_number() -> None:
 )
 def test_expected_binary_target_is_known_for_every_soc(soc: str, expected: str | None) -> None:
     assert entry("QNNExecutionProvider").binary_target({"soc_model": soc}) == expected
+
+
+@pytest.mark.parametrize("source", ["QNNExecutionProvider", "QnnExecutionProvider", "QNN", "Qnn", "qnn"])
+def test_source_is_recognized_in_every_spelling_that_qnn_accepts(source: str) -> None:
+    assert name_source_ep(source) == "QNNExecutionProvider"
+
+
+@pytest.mark.parametrize("source", ["QnnEP", "openvinoexecutionprovider", "", None])
+def test_source_that_no_ep_accepts_has_no_ep(source: str | None) -> None:
+    assert find_source_entry(source) is None
+    assert name_source_ep(source) == source
 
 
 def test_target_is_read_from_a_qnn_context_binary() -> None:

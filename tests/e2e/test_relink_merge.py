@@ -40,6 +40,8 @@ outputs:
 """
 WIDTH = 64
 ROWS = 64
+QNN_FLOAT_32 = 0x0232
+"""Number of the type float32 in QNN's files."""
 CLOSE = 0.1
 """Maximum difference of half precision from the CPU EP, for values of up to a few hundred."""
 
@@ -213,6 +215,45 @@ def test_two_merged_models_compute_the_numbers_of_the_sequence(parts: Project, t
     got = outputs(tmp_path, apart, {"a_x": 7, "b_x": 8})
     expected = outputs(tmp_path, source, {"a_x": 7, "x": 8}, "CPUExecutionProvider")
     assert numpy.abs(got["b_z"] - expected["z"]).max() < CLOSE
+
+
+def wrap(parts: Project, folder: Path, name: str, *arguments: str) -> Path:
+    """Write an EPContext model around a context binary with the script in ONNX Runtime's wheel."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.bin").write_bytes((parts.folder / f"dist/{name}_qnn.bin").read_bytes())
+    header = read_header(parts.folder / f"dist/{name}_ctx.onnx")
+    common = {"data_type": QNN_FLOAT_32, "dims": [ROWS, WIDTH], "quant_params": {"definition": 0, "encoding": 0}}
+    ends = [*((0, value) for value in header.inputs), *((1, value) for value in header.outputs)]
+    tensors = {value.name: {"id": number, "type": end, **common} for number, (end, value) in enumerate(ends)}
+    (folder / f"{name}.json").write_text(json.dumps({"graph": {"tensors": tensors}}), encoding="utf-8")
+    script = toolchain_python("onnxruntime-qnn==2.7.0").parents[1].glob("lib/*/site-packages/onnxruntime/tools/qnn/gen_*.py")
+    command = [sys.executable, str(next(script)), "-b", f"{name}.bin", "-q", f"{name}.json", *arguments]
+    subprocess.run(command, cwd=folder, check=True)
+    path = folder / f"{name}_qnn_ctx.onnx"
+    model = onnx.load(path)
+    model.ir_version, model.opset_import[0].version = 10, 21  # the newest ones of onnx are too new for ONNX Runtime
+    onnx.save(model, path)
+    return path
+
+
+def test_models_of_onnx_runtimes_own_script_are_read_loaded_and_merged(parts: Project, tmp_path: Path) -> None:
+    first = wrap(parts, tmp_path, "first", "--disable_embed_mode")
+    inspected = parts.epbuild("inspect", str(first), "--json")
+    (node,) = json.loads(inspected.stdout)["ep_context_nodes"]
+    assert (node["source"], node["target"]) == ("Qnn", "SC8380XP")
+    python = str(toolchain_python("onnxruntime-qnn==2.7.0"))
+    done = parts.epbuild("verify", str(first), "--load", "--interpreter", python, "--option", "backend_type=htp", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {item["check"]: item for item in json.loads(done.stdout)["findings"]}
+    assert (found["source"]["outcome"], found["load"]["outcome"]) == ("passed", "passed")
+    whole, made = tmp_path / "whole.onnx", tmp_path / "made/chain.onnx"
+    epbuild(parts, "relink", str(first), "--embed", "-o", str(whole))
+    epbuild(parts, "merge", str(whole), str(parts.folder / "dist/second_ctx.onnx"), "-o", str(made))
+    source = tmp_path / "source.onnx"
+    second = onnx.compose.add_prefix(onnx.load(parts.folder / "second.onnx"), "s_")
+    onnx.save(onnx.compose.merge_models(onnx.load(parts.folder / "first.onnx"), second, [("y", "s_y")]), source)
+    expected = outputs(tmp_path, source, {"x": 7, "s_x": 7}, "CPUExecutionProvider")["s_z"]
+    assert numpy.abs(outputs(tmp_path, made, {"x": 7})["z"] - expected).max() < CLOSE
 
 
 def test_embedded_split_quantized_and_repeated_models_run_when_merged(parts: Project, tmp_path: Path) -> None:

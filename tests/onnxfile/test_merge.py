@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from epbuild.catalog.catalog import BUILT_IN
+from epbuild.catalog.catalog import find_source_entry
 from epbuild.core.errors import ChangeRefused, EpbuildError
 from epbuild.onnxfile.merge.connection import Connection, read_connections
 from epbuild.onnxfile.merge.merge import Merged, merge_models, read_members
@@ -22,7 +22,7 @@ from tests.onnxfile.models import external_tensor, if_node
 
 def merged(folder: Path, *models: Path, prefixes: Sequence[str] = (), connect: Sequence[Connection] | None = None) -> Merged:
     inputs = list(zip(models, prefixes or [""] * len(models), strict=True))
-    return merge_models(inputs, connect, folder / "out/m.onnx", BUILT_IN.context_changes())
+    return merge_models(inputs, connect, folder / "out/m.onnx", find_source_entry)
 
 
 def graph_of(made: Merged) -> Any:
@@ -108,7 +108,7 @@ def test_output_may_feed_differing_inputs_or_inputs_of_several_nodes(tmp_path: P
     assert wiring(merged(tmp_path, first, second, connect=both))[-1] == (["a", "b"], ["z"])
     contexts = [context([name], [f"z_{name}"], embed_mode=0, ep_cache_context="two.bin") for name in "pq"]
     apart = write(tmp_path / "apart.onnx", contexts, [value("p"), value("q")], [value("z_p"), value("z_q")])
-    made = merge_models([(first, ""), (apart, "")], both, tmp_path / "apart/m.onnx", BUILT_IN.context_changes())
+    made = merge_models([(first, ""), (apart, "")], both, tmp_path / "apart/m.onnx", find_source_entry)
     assert wiring(made)[1:] == [(["y"], ["z_p"]), (["y"], ["z_q"])]
 
 
@@ -134,7 +134,7 @@ def test_equal_input_names_are_shared_unless_prefixed(tmp_path: Path) -> None:
     pair = compiled(tmp_path / "a.onnx", "x", "y"), compiled(tmp_path / "b.onnx", "x", "z")
     made = merged(tmp_path, *pair)
     assert (signature(made), made.shared_inputs, made.connections) == ((["x"], ["y", "z"]), ("x",), ())
-    made = merge_models([(pair[0], "a_"), (pair[1], "b_")], None, tmp_path / "apart.onnx", BUILT_IN.context_changes())
+    made = merge_models([(pair[0], "a_"), (pair[1], "b_")], None, tmp_path / "apart.onnx", find_source_entry)
     assert (signature(made), made.shared_inputs) == ((["a_x", "b_x"], ["a_y", "b_z"]), ())
 
 
@@ -168,7 +168,7 @@ def test_node_keeps_its_ep_name_unless_two_nodes_share_the_name(tmp_path: Path) 
         compiled(tmp_path / f"{name}.onnx", takes, gives, node="same")
         for name, takes, gives in [("c", "x", "y"), ("d", "y", "z")]
     ]
-    made = merge_models([(twins[0], "c_"), (twins[1], "d_")], None, tmp_path / "twins.onnx", BUILT_IN.context_changes())
+    made = merge_models([(twins[0], "c_"), (twins[1], "d_")], None, tmp_path / "twins.onnx", find_source_entry)
     nodes = graph_of(made).node
     assert [node.name for node in nodes] == ["same", "d_same"]
     assert [attribute(node, "partition_name") for node in nodes] == ["same", "d_same"]
@@ -340,6 +340,17 @@ def sharing_twins(folder: Path) -> tuple[Path, Path]:
 
 def source(folder: Path) -> Path:
     return write(folder / "s.onnx", [helper.make_node("Relu", ["y"], ["z"])], [value("y")], [value("z")])
+
+
+def test_models_with_different_spellings_of_an_ep_are_merged_as_models_of_one_ep(tmp_path: Path) -> None:
+    first = compiled(tmp_path / "a.onnx", "x", "y", source="Qnn", node="same", metadata={f"ep_compatibility_info.{QNN}": "1"})
+    second = compiled(tmp_path / "b.onnx", "y", "z", node="same", metadata={f"ep_compatibility_info.{QNN}": "1"})
+    graph = graph_of(merged(tmp_path, first, second, prefixes=["a_", "b_"], connect=[Connection(0, "y", 1, "y")]))
+    assert [attribute(node, "source") for node in graph.node] == ["Qnn", QNN]
+    assert attribute(graph.node[0], "io_name_overrides") == "a_x=x;a_y=y;"
+    other = compiled(tmp_path / "c.onnx", "z", "v", source="QNN", metadata={f"ep_compatibility_info.{QNN}": "2"})
+    with pytest.raises(ChangeRefused, match="were compiled by QNNExecutionProvider for different targets"):
+        merge_models([(first, ""), (other, "")], (), tmp_path / "d.onnx", find_source_entry)
 
 
 def conflicting_data(folder: Path) -> tuple[Path, Path]:

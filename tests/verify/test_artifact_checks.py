@@ -60,6 +60,16 @@ def test_a_complete_artifact_passes_every_check(folder: Path) -> None:
     assert tuple(dict.fromkeys(finding.check for finding in found)) == CHECKS
 
 
+def test_a_source_in_another_spelling_passes_every_check(folder: Path) -> None:
+    for name, graph in GRAPHS.items():
+        known = {"ep_compatibility_info.qnn": compatible("60")}
+        save(folder / f"{name}_ctx.onnx", context_node(partition_name=graph, source="Qnn"), metadata=known)
+    list_files(folder)
+    found = findings(folder)
+    assert {finding.outcome for finding in found} == {"passed"}
+    assert "Its compatibility string is for SC8380XP." in {finding.message for finding in found}
+
+
 def test_the_manifest_can_be_named_instead_of_the_folder(folder: Path) -> None:
     assert findings(folder / "manifest.json") == findings(folder)
 
@@ -225,7 +235,7 @@ EDITS: dict[str, tuple[Callable[[Path], object], set[tuple[str, str, str | None]
         "no context: ep_cache_context is missing or empty",
     ),
     "another EP's source": (decode(node(source=OPENVINO)), {("source", MODEL, "EPB604")}, f"compiled by '{OPENVINO}'"),
-    "an unknown source": (decode(node(source="qnn")), {("source", MODEL, "EPB604")}, "compiled by 'qnn'"),
+    "an unknown source": (decode(node(source="QnnEP")), {("source", MODEL, "EPB604")}, "compiled by 'QnnEP'"),
     "no source": (decode(without(node(), "source")), {("source", MODEL, "EPB604")}, "has no source"),
     "main_context 0 on the only node": (
         decode(node(main_context=0)),

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from epbuild.catalog.catalog import entry
+from epbuild.catalog.facts import Binary
 from epbuild.core.errors import VerifyError
 from epbuild.verify.checks import ExpectedEp, check_embedded_size, read_target
 from epbuild.verify.compiled import CompiledModel, Expected, ExpectedModel, check_compiled
@@ -32,7 +34,7 @@ def wanted(
     """Return the expectations of a sharing group's result, with a test's changes."""
     return Expected(
         step=STEP,
-        eps=(ExpectedEp(QNN, (QNN, "QNN"), TARGET_PATTERN, target),),
+        eps=(ExpectedEp(QNN, entry(QNN), target),),
         models=tuple(ExpectedModel(member, file, embed) for member, file in MODELS.items()),
         one_binary=one_binary,
     )
@@ -180,7 +182,8 @@ def test_a_faulty_result_is_refused_with_the_fault_named(out: Path, name: str) -
 
 def two_eps(*, qnn: str | None = "SC8380XP", openvino: str | None = "NPU4000") -> Expected:
     """Return the expectations of a model that two EPs compiled together, each with its own target."""
-    eps = (ExpectedEp(QNN, (QNN,), TARGET_PATTERN, qnn), ExpectedEp(OPENVINO, (OPENVINO,), "device=([A-Z0-9]+)", openvino))
+    marked = replace(entry(OPENVINO), binary=Binary(name="", target_pattern="device=([A-Z0-9]+)"))
+    eps = (ExpectedEp(QNN, entry(QNN), qnn), ExpectedEp(OPENVINO, marked, openvino))
     return Expected(STEP, eps, (ExpectedModel("m", "m_ctx.onnx"),))
 
 

@@ -25,8 +25,8 @@ from epbuild.onnxfile.merge.connection import (
 )
 from epbuild.onnxfile.merge.files import stage_files
 from epbuild.onnxfile.merge.graphs import find_equal_inputs, is_context, read_text_attribute, walk_nodes
-from epbuild.onnxfile.merge.naming import GraphPart, Tolerances, connect, name_nodes, rename
-from epbuild.onnxfile.read.epcontext import COMPATIBILITY, resolve
+from epbuild.onnxfile.merge.naming import FindEp, GraphPart, connect, name_ep, name_nodes, rename
+from epbuild.onnxfile.read.epcontext import COMPATIBILITY, EPContextNode, resolve
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ValueInfo
 
@@ -48,14 +48,14 @@ class Merged(Struct, frozen=True):
 
 
 def merge_models(
-    inputs: Sequence[tuple[Path, str]], connections: Sequence[Connection] | None, destination: Path, tolerances: Tolerances
+    inputs: Sequence[tuple[Path, str]], connections: Sequence[Connection] | None, destination: Path, find_ep: FindEp
 ) -> Merged:
     """Merge compiled models, each with a prefix for its names, into `destination`. Write the files of the merged model beside it.
 
     The models are in the order in which they run. `connections` lists the outputs that feed inputs. If it is None, an output is
     connected to each later input with the same name. All other inputs and outputs stay. Inputs with the same name in
     several models become one input. EPContext nodes keep their names unless two are equal, because EPs find a graph in its
-    context by the node's name. `tolerances` are the changes that EPs allow.
+    context by the node's name. `find_ep` returns the EP of a node, with the changes that it allows.
 
     Raises ChangeRefused (EPB620, EPB623, EPB624, EPB626 to EPB628) if the models do not fit together or an EP would not
     load the result. Raises VerifyError (EPB600, EPB602, EPB605) if a model is incomplete. Raises OSError. Nothing is
@@ -63,7 +63,7 @@ def merge_models(
     """
     opened = read_members([path for path, _ in inputs])
     _check_size(opened)
-    _check_contexts(opened, tolerances)
+    _check_contexts(opened, find_ep)
     joined = connect_same_names(opened) if connections is None else tuple(connections)
     check_connections(opened, joined)
     if os.path.lexists(destination):
@@ -72,9 +72,7 @@ def merge_models(
 
     references = References()
     parts = [
-        GraphPart(
-            item.label, prefix, onnx.load(item.path, load_external_data=False), not _is_shared(item, references), tolerances
-        )
+        GraphPart(item.label, prefix, onnx.load(item.path, load_external_data=False), not _is_shared(item, references), find_ep)
         for item, (_, prefix) in zip(opened, inputs, strict=True)
     ]
     connect(parts, joined)
@@ -118,9 +116,10 @@ def _check_size(opened: Sequence[ConnectedModel]) -> None:
         raise ChangeRefused(Problem("EPB623", message, None, "Extract the embedded contexts first: epbuild relink --extract."))
 
 
-def _check_contexts(opened: Sequence[ConnectedModel], tolerances: Tolerances) -> None:
+def _check_contexts(opened: Sequence[ConnectedModel], find_ep: FindEp) -> None:
     """Raise an error if the models have more compiled contexts than an EP loads from one model."""
     contexts: dict[str, dict[object, str]] = {}
+    most_contexts: dict[str, int | None] = {}
     for number, item in enumerate(opened):
         for place, node in enumerate(item.header.ep_context_nodes):
             if node.reference is not None:
@@ -129,12 +128,14 @@ def _check_contexts(opened: Sequence[ConnectedModel], tolerances: Tolerances) ->
                 context = (number, place)
             else:
                 continue
-            contexts.setdefault(str(node.source), {})[context] = item.label
-    for source, found in contexts.items():
-        most = tolerances[source].contexts if source in tolerances else None
+            ep, name = find_ep(node.source), name_ep(find_ep, node.source)
+            contexts.setdefault(name, {})[context] = item.label
+            most_contexts[name] = ep.context_changes.contexts if ep is not None else None
+    for name, found in contexts.items():
+        most = most_contexts[name]
         if most is not None and len(found) > most:
             owners = ", ".join(found.values())
-            message = f"{source} loads only {most} context per model, but the merged model would have {len(found)}: {owners}"
+            message = f"{name} loads only {most} context per model, but the merged model would have {len(found)}: {owners}"
             raise ChangeRefused(Problem("EPB626", message, None, "Keep them in separate models."))
 
 
@@ -165,7 +166,7 @@ def _assemble(parts: Sequence[GraphPart], opened: Sequence[ConnectedModel], note
     merged.graph.name = "_".join(dict.fromkeys(part.proto.graph.name for part in parts if part.proto.graph.name)) or "merged"
     for domain, version in _merge_opsets(parts).items():
         merged.opset_import.add(domain=domain, version=version)
-    for key, text in _merge_metadata(opened, notes).items():
+    for key, text in _merge_metadata(opened, parts[0].find_ep, notes).items():
         merged.metadata_props.add(key=key, value=text)
     functions: dict[tuple[str, str, str], tuple[bytes, str]] = {}
     inputs: set[str] = set()
@@ -236,13 +237,17 @@ def _merge_opsets(parts: Sequence[GraphPart]) -> dict[str, int]:
     return {**merged, **{domain: version for domain, (version, _) in needed.items()}}
 
 
-def _merge_metadata(opened: Sequence[ConnectedModel], notes: list[str]) -> dict[str, str]:
+def _merge_metadata(opened: Sequence[ConnectedModel], find_ep: FindEp, notes: list[str]) -> dict[str, str]:
     """Merge the models' metadata. An EP's compatibility string must be equal in all models with a context of this EP."""
+
+    def is_of(node: EPContextNode, ep: str | None) -> bool:
+        return ep is not None and name_ep(find_ep, node.source) == name_ep(find_ep, ep)
+
     merged: dict[str, str] = {}
     for key in dict.fromkeys(key for item in opened for key in item.header.metadata):
         holders = [item for item in opened if key in item.header.metadata]
         ep = key.removeprefix(COMPATIBILITY) if key.startswith(COMPATIBILITY) else None
-        users = [item for item in holders if any(node.source == ep for node in item.header.ep_context_nodes)]
+        users = [item for item in holders if any(is_of(node, ep) for node in item.header.ep_context_nodes)]
         values = {item.header.metadata[key]: item.label for item in reversed(users or holders)}
         if len(values) == 1:
             merged[key] = next(iter(values))

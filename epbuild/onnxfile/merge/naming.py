@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol
@@ -27,11 +27,27 @@ class ContextTolerance(Protocol):
     def lone_node_name(self) -> bool: ...
 
 
-Tolerances = Mapping[str, ContextTolerance]
-"""Tolerances by the `source` of EPContext nodes.
+class ContextEp(Protocol):
+    """EP of EPContext nodes, with the changes that it tolerates."""
 
-Nodes with any other `source` must not change, but any number of such nodes can be merged.
+    @property
+    def ep(self) -> str: ...
+
+    @property
+    def context_changes(self) -> ContextTolerance: ...
+
+
+FindEp = Callable[[str | None], ContextEp | None]
+"""Function that returns the EP of the EPContext nodes with a `source`, or None if the EP is unknown.
+
+Nodes of unknown EPs must not change, but any number of such nodes can be merged.
 """
+
+
+def name_ep(find_ep: FindEp, source: str | None) -> str:
+    """Return the name of the EP of the EPContext nodes with this `source`, or `source` if the EP is unknown."""
+    found = find_ep(source)
+    return str(source) if found is None else found.ep
 
 
 @dataclass
@@ -43,7 +59,7 @@ class GraphPart:
     proto: Any
     lone: bool
     """True if no other model is known to have a graph in the model's context."""
-    tolerances: Tolerances
+    find_ep: FindEp
     names: dict[str, str] = field(init=False)
     contexts: list[Any] = field(init=False)
     fed: set[str] = field(default_factory=set)
@@ -81,8 +97,8 @@ class GraphPart:
 
     def find_names_attribute(self, node: Any) -> str | None:
         """Return the attribute that maps the node's values to their names in the context. None if values cannot be renamed."""
-        tolerance = self.tolerances.get(read_text_attribute(node, "source") or "")
-        return tolerance.value_names if tolerance is not None else None
+        ep = self.find_ep(read_text_attribute(node, "source"))
+        return ep.context_changes.value_names if ep is not None else None
 
     def find_context_objection(self, node: Any, old: str, new: str) -> Problem | None:
         """Return why an EP would not load an EPContext node after its value `old` is renamed to `new`, or None if the EP would load it."""
@@ -214,11 +230,11 @@ def _name_context(part: GraphPart, node: Any, taken: dict[str, str]) -> None:
     if node.name not in taken:
         return
     source = read_text_attribute(node, "source")
-    alone = part.lone and sum(read_text_attribute(other, "source") == source for other in part.contexts) == 1
-    tolerance = part.tolerances.get(source or "")
-    if not (alone and tolerance is not None and tolerance.lone_node_name):
+    ep, name = part.find_ep(source), name_ep(part.find_ep, source)
+    alone = part.lone and sum(name_ep(part.find_ep, read_text_attribute(other, "source")) == name for other in part.contexts) == 1
+    if not (alone and ep is not None and ep.context_changes.lone_node_name):
         message = (
-            f"both {taken[node.name]} and {part.label} have an EPContext node '{node.name}'; {source} needs that name unchanged"
+            f"both {taken[node.name]} and {part.label} have an EPContext node '{node.name}'; {name} needs that name unchanged"
         )
         raise ChangeRefused(Problem("EPB627", message, None, "Compile one of the models from a different path."))
     if part.prefix:

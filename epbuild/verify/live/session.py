@@ -9,7 +9,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from epbuild.catalog.catalog import BUILT_IN, entries_for, find_session_key, known_eps
+from epbuild.catalog.catalog import BUILT_IN, entries_for, find_session_key, known_eps, name_source_ep
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import UnknownName, find_option
 from epbuild.catalog.options import Option
@@ -118,9 +118,7 @@ def _find_custom_ops(artifact: ArtifactFolder, given: LoadOptions, sources: Sour
 
 def _list_eps(artifact: ArtifactFolder) -> list[str]:
     """Return the EPs that compiled an artifact's models, without duplicates. For an unknown EP, return the node's `source`."""
-    sources = dict.fromkeys(node.source or "" for model in artifact.models for node in model.nodes)
-    names = {source: entry.ep for ep in known_eps() for entry in entries_for(ep) for source in entry.sources}
-    return list(dict.fromkeys(names.get(source, source) for source in sources))
+    return list(dict.fromkeys(name_source_ep(node.source) or "" for model in artifact.models for node in model.nodes))
 
 
 def _choose_device(given: LoadOptions, planned: PlannedEp | None, written: Mapping[str, Any]) -> DeviceChoice:
