@@ -18,6 +18,7 @@ from epbuild.core.safepath import expand_home
 from epbuild.plan.possible import compile_problems
 from epbuild.plan.target import OptionFile, PlannedEp, PlannedTarget
 from epbuild.recipe.model import EpChoice, Setting, Target, ToolchainSpec
+from epbuild.recipe.paths import use_slashes
 
 _RUNTIME = "onnxruntime"
 COMPILER_SINCE = "1.23"
@@ -197,8 +198,11 @@ class TargetPlanner:
         staged: dict[str, str] = {}
         for name, option in checked.options.items():
             value = checked.values[name]
+            if option.type == "folder":
+                use_slashes(value, settings[name].where, self.problems)
             names = []
-            for number, path in enumerate(option.files(value)):
+            for number, text in enumerate(option.files(value)):
+                path = use_slashes(text, settings[name].where, self.problems)
                 # Relative to the file that contains the option. That may be an included file.
                 here = Path(settings[name].where.file).parent / path
                 if not here.is_file():

@@ -385,9 +385,8 @@ def _expand_path(template: Setting, names: Mapping[str, Scalar], problems: list[
 @lru_cache(maxsize=1024)  # a path without `${target}` is the same for all targets
 def _normalize(text: str) -> tuple[str, Problem | None]:
     """Return `text` as a normalized relative POSIX path, and None. If the path is invalid, return an empty string and the problem."""
-    path = text.replace("\\", "/")
-    normal = posixpath.normpath(path)
-    if is_anchored(path) or has_parent_part(normal):
+    normal = posixpath.normpath(text)
+    if is_anchored(text) or has_parent_part(normal):
         message, hint = f"the output path '{text}' is outside the recipe's folder", "Write a path below the recipe's folder."
         return "", Problem("EPB221", message, None, hint)
     if normal == ".":

@@ -33,7 +33,7 @@ from epbuild.plan.steps import ToolchainNeeds
 from epbuild.recipe.model import InputShape, ModelSpec, PrepareStep, Reference, ToolchainSpec
 from epbuild.recipe.models import REWRITE, RUN
 from epbuild.recipe.nodes import MappingNode, SequenceNode, render
-from epbuild.recipe.paths import rebase_path
+from epbuild.recipe.paths import rebase_path, use_slashes
 from epbuild.recipe.patterns import FileFinder, make_unmatched_problem
 from epbuild.recipe.template import substitute
 from epbuild.worker.scripts import PATTERNS, PREPARATIONS
@@ -212,7 +212,7 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
     staged.add(step.files)
     if step.kind == RUN:
         names = {"in": preparation.input, "out": preparation.output, "model": preparation.model.name}
-        words = [staged.word(render(substitute(str(word.value), names))) for word in step.command]
+        words = [staged.word(render(substitute(str(word.value), names)), word.where) for word in step.command]
         for word, text in zip(step.command[1:], words[1:], strict=True):
             if staged.hides(text):
                 message = f"the command of '{preparation.id}' refers to '{text}', which the command cannot read"
@@ -223,7 +223,11 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
     if wrong:  # reported by `plan_preparations`
         return preparation
     known = built_in(step.kind)
-    named = {name: tuple(staged.add(_read_references(step, name, given[name], recipe))) for name in known.files if name in given}
+    named = {
+        name: tuple(staged.add(_read_references(step, name, given[name], recipe, problems)))
+        for name in known.files
+        if name in given
+    }
     options = {name: value for name, value in given.items() if name not in named}
     packages = {name: frozenset(list_providers(name)) for name in known.list_packages_for(given)}
     return replace(
@@ -260,12 +264,15 @@ def _find_option_problems(step: PrepareStep, toolchain: ToolchainSpec) -> list[P
     return wrong or find_package_problems(step.kind, options, toolchain, step.where)
 
 
-def _read_references(step: PrepareStep, option: str, value: object, recipe: Path) -> list[Reference]:
+def _read_references(step: PrepareStep, option: str, value: object, recipe: Path, problems: list[Problem]) -> list[Reference]:
     """Return the file patterns in the value of an option, as paths relative to the recipe with their positions."""
     node = step.options.entries[option].node if isinstance(step.options, MappingNode) else None
     places = [item.where for item in node.items] if isinstance(node, SequenceNode) else [node.where if node else step.where]
     listed = value if isinstance(value, list) else [value]
-    return [Reference(rebase_path(str(text), where, recipe), where) for text, where in zip(listed, places, strict=True)]
+    return [
+        Reference(rebase_path(use_slashes(str(text), where, problems), where, recipe), where)
+        for text, where in zip(listed, places, strict=True)
+    ]
 
 
 class _StagedModel:
@@ -310,12 +317,21 @@ class _StagedModel:
             self._staged_folders.update(str(parent) for parent in PurePosixPath(f"{prefix}x").parents)
         return prefix + file
 
-    def word(self, text: str) -> str:
-        """Replace a word of a command with its staged name if the word is the path of a staged file or folder."""
-        if not text or text in (".", "..") or len(text) > _MAX_WORD_LENGTH:
-            return text
-        name = _make_staged_name(text)
-        return name if name in self.files or name in self._staged_folders else text
+    def word(self, text: str, where: Position) -> str:
+        """Replace a word of a command with its staged name if the word is the path of a staged file or folder.
+
+        A backslash in the path of a file in the recipe's folder is a problem.
+        """
+        portable = text.replace("\\", "/")
+        if portable != text and (self._find_staged_name(portable) or self.hides(portable)):
+            text = use_slashes(text, where, self._problems)
+        return self._find_staged_name(text) or text
+
+    def _find_staged_name(self, word: str) -> str | None:
+        if not word or word in (".", "..") or len(word) > _MAX_WORD_LENGTH:
+            return None
+        name = _make_staged_name(word)
+        return name if name in self.files or name in self._staged_folders else None
 
     def hides(self, word: str) -> bool:
         """Return whether a word of a command is the path of a file in the recipe's folder that is not staged.

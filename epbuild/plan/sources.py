@@ -23,7 +23,6 @@ from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.member import ModelFiles
 from epbuild.recipe.model import ModelSpec
-from epbuild.recipe.paths import suggest_fix
 
 _DIRECT = re.compile(r"[^/\\:]+")
 """Names that are a file's name on every platform, without a folder or a drive."""
@@ -108,7 +107,7 @@ def _read_references(model: ModelSpec, graph: Path, now: int, memo: Memo) -> tup
         seen = None
     if seen is None or not stat.S_ISREG(seen.st_mode):
         what = "is not a file" if os.path.exists(graph) else "does not exist"  # noqa: PTH110 - accepts any name
-        raise _make_error("EPB201", model, f"the model '{model.name}' {what}: {model.path}", suggest_fix(model.path))
+        raise _make_error("EPB201", model, f"the model '{model.name}' {what}: {model.path}", "Paths are relative to the recipe.")
     header = None
 
     def read() -> SourceReferences:

@@ -21,7 +21,7 @@ from epbuild.core.safepath import is_file, is_folder, open_regular, resolve_link
 from epbuild.core.schemas import read_schema, read_schema_text
 from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.nodes import MAX_NODES, MappingNode, ScalarNode, drop_keys, merge_nodes, prune_paths
-from epbuild.recipe.paths import is_same, suggest_fix
+from epbuild.recipe.paths import is_same, use_slashes
 from epbuild.recipe.problems import CANNOT_READ, SYNTAX, TEMPLATE, TOO_LARGE, UNKNOWN_KEY, WRONG_VALUE, quote_text
 from epbuild.recipe.schema import validate_key
 from epbuild.recipe.source import MAX_BYTES, read
@@ -114,7 +114,7 @@ class _Composer:
                 )
                 self.problems.append(problem)
             else:
-                yield name, where
+                yield use_slashes(name, where, self.problems), where
 
     def _read_part(self, path: Path, name: str, where: Position, above: tuple[Path, ...]) -> MappingNode:
         """Return the tree of the file `name`, which the file at `path` extends or includes.
@@ -133,7 +133,7 @@ class _Composer:
         if place not in self._known:
             if not is_file(part):
                 what = "not a file" if os.path.lexists(part) else "no such file"
-                hint = suggest_fix(name, "the file that contains them")
+                hint = "Paths are relative to the file that contains them."
                 raise _make_error(CANNOT_READ, f"{what}: {quote_text(name)}", where, hint)
             content = _read_content(part)
             if not place.is_relative_to(above[0].parent):

@@ -10,7 +10,7 @@ from epbuild.core.errors import Position, Problem
 from epbuild.core.units import parse_bytes
 from epbuild.recipe.model import InputShape, Reference, Setting
 from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, get_entries
-from epbuild.recipe.paths import rebase_path
+from epbuild.recipe.paths import rebase_path, use_slashes
 from epbuild.recipe.problems import WRONG_VALUE, make_type_problem, quote_text
 
 
@@ -115,14 +115,19 @@ class MappingReader:
         return tuple(self.rebased(text, where) for text, where in self.texts(key))
 
     def rebased(self, text: str, where: Position) -> Reference:
-        """Convert the path `text`, which is written at `where`, to a path relative to the recipe."""
-        path = self.rebased_paths[where, text] = rebase_path(text, where, self._home)
+        """Convert the path `text`, which is written at `where`, to a path relative to the recipe. A backslash in it is a problem."""
+        path = self.rebased_paths[where, text] = rebase_path(use_slashes(text, where, self.problems), where, self._home)
         return Reference(path, where)
 
     def setting(self, key: str) -> Setting | None:
         """Return the string at a key, with the positions of the string and the key, or None if the key is absent."""
         text = self.text(key)
         return Setting(text, self.where_of(key), self.entries[key].name_where) if text else None
+
+    def output_path(self, key: str) -> Setting | None:
+        """Return the path of emitted files at a key like `setting`. A backslash in it is a problem."""
+        setting = self.setting(key)
+        return setting and setting._replace(value=use_slashes(str(setting.value), setting.where, self.problems))
 
     def texts(self, key: str) -> list[tuple[str, Position]]:
         """Return the strings in a list with their positions."""

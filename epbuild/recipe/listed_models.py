@@ -20,7 +20,7 @@ from epbuild.core.errors import Position, Problem
 from epbuild.recipe.model import Reference
 from epbuild.recipe.names import is_glob, name_of_text
 from epbuild.recipe.nodes import KeyedNode, Node, Scalar, ScalarNode, SequenceNode, render
-from epbuild.recipe.paths import find_package_file, is_remote, rebase_path
+from epbuild.recipe.paths import find_package_file, is_remote, rebase_path, use_slashes
 from epbuild.recipe.patterns import FileFinder, PatternLimits, make_unmatched_problem
 from epbuild.recipe.problems import BAD_NAME, quote_text
 from epbuild.recipe.template import TemplateError, escape, substitute
@@ -81,13 +81,14 @@ class _Reader:
     def _substitute(self, item: ScalarNode) -> str | None:
         """Return a text with its templates substituted, or None if a problem was added."""
         try:
-            return render(substitute(str(item.value), self._names))
+            text = render(substitute(str(item.value), self._names))
+            return text if is_remote(text) else use_slashes(text, item.where, self._problems)
         except TemplateError as error:
             self._add_problem(error.problem(item.where))
             return None
 
     def _add(self, models: dict[str, tuple[str, KeyedNode]], spellings: dict[str, str], path: str, node: ScalarNode) -> None:
-        name = name_of_text(PurePosixPath(path.replace("\\", "/")).stem)
+        name = name_of_text(PurePosixPath(path).stem)
         hint = f"Name the models explicitly: `models: {{<name>: {path}}}`."
         other = spellings.setdefault(name.casefold(), name)
         if not name:

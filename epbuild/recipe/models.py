@@ -12,7 +12,7 @@ from epbuild.recipe.address import find_address_problem
 from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.model import MadeInputs, ModelSpec, PrepareStep, Reference, Setting, VerifyChoice
 from epbuild.recipe.nodes import MappingNode, Node, Scalar, ScalarNode, SequenceNode
-from epbuild.recipe.paths import find_package_file, is_remote
+from epbuild.recipe.paths import find_package_file, is_remote, use_slashes
 from epbuild.recipe.problems import WRONG_VALUE
 
 SOURCES: Final = ("path", "make", "from")
@@ -37,7 +37,9 @@ def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
             message = "'external_data' is not supported for a remote model: the data must be in the folder of the model's address"
             hint = "Remove 'external_data', or use the path of a local copy of the model."
             fields.problems.append(Problem(WRONG_VALUE, message, folder.where, hint))
-    elif path and find_package_file(path) is None:
+    elif find_package_file(path) is not None:
+        path = use_slashes(path, path_where, fields.problems)
+    elif path:
         path = fields.rebased(path, path_where).name
     pins, sizes = fields.mapping("data_sha256"), fields.mapping("dimensions")
     load_from: Any = fields.text("load_from") or "file"

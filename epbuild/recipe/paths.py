@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Final
 
-from epbuild.core.errors import Position
-from epbuild.core.host import is_windows
-from epbuild.core.safepath import find_links, is_anchored, resolve_links
+from epbuild.core.errors import Position, Problem
+from epbuild.core.safepath import find_links, resolve_links
+from epbuild.recipe.problems import WRONG_VALUE, quote_text
 
 PACKAGE: Final = "package:"
 # A requirement with a version contains one of these characters. Names of importable packages do not contain them.
@@ -37,11 +37,14 @@ def rebase_path(text: str, where: Position, main: Path) -> str:
     return asked.absolute().as_posix()
 
 
-def suggest_fix(path: str, base: str = "the recipe") -> str:
-    """Return a hint for a path that names no file. Only Windows reads backslashes as separators."""
-    if "\\" in path and not is_anchored(path) and not is_windows():
-        return f"Separate folders with '/', which works on every platform: {path.replace(chr(92), '/')}."
-    return f"Paths are relative to {base}."
+def use_slashes(path: str, where: Position, problems: list[Problem]) -> str:
+    """Return a path with `/` between its parts. Add a problem if it has backslashes, which only Windows reads as separators."""
+    if "\\" not in path:
+        return path
+    portable = path.replace("\\", "/")
+    message, hint = f"the path {quote_text(path)} contains a backslash", f"Write {quote_text(portable)}."
+    problems.append(Problem(WRONG_VALUE, message, where, hint))
+    return portable
 
 
 def is_same(one: Path, other: Path) -> bool:

@@ -20,7 +20,6 @@ from epbuild.core.host import is_windows
 from epbuild.core.safepath import is_file
 from epbuild.recipe.model import Reference
 from epbuild.recipe.names import is_glob
-from epbuild.recipe.paths import suggest_fix
 
 _SKIPPED = frozenset({WORKSPACE, "__pycache__"})
 _FEWER = "Write a pattern that matches fewer files, or move the files to a folder of their own."
@@ -181,7 +180,7 @@ class FileFinder:
 def make_unmatched_problem(pattern: Reference) -> Problem:
     """Return the problem of a pattern that matches no file."""
     what = "no file matches" if is_glob(pattern.name) else "file not found:"
-    return Problem("EPB271", f"{what} '{pattern.name}'", pattern.where, suggest_fix(pattern.name))
+    return Problem("EPB271", f"{what} '{pattern.name}'", pattern.where, "Paths are relative to the recipe.")
 
 
 def _compile_parts(parts: Sequence[str]) -> list[_Part]:

@@ -8,7 +8,7 @@ from typing import Any
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.model import DeviceChoice, EpChoice, Reference, Setting, Target, ToolchainSpec
-from epbuild.recipe.paths import is_library_path
+from epbuild.recipe.paths import is_library_path, use_slashes
 from epbuild.recipe.problems import WRONG_VALUE, quote_text
 from epbuild.recipe.requirement import is_requirement, read_requirement
 
@@ -32,7 +32,7 @@ def read_toolchain(name: str, where: Position, fields: MappingReader) -> Toolcha
     return ToolchainSpec(
         name=name,
         where=where,
-        python=python,
+        python=use_slashes(python, fields.where_of("python"), fields.problems) if python else python,
         packages=tuple(text for text, _ in packages),
         interpreter=interpreter.name if interpreter else None,
         platforms=tuple(dict.fromkeys(text for text, _ in fields.texts("platforms"))),

@@ -15,7 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.core.errors import Argument, Position, Problem, suggest_nearest
+from epbuild.core.host import is_windows
 from epbuild.core.redact import conceal
+from epbuild.core.safepath import is_anchored
 from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, render
 from epbuild.recipe.problems import TEMPLATE, UNUSABLE, format_choices, quote_text
 
@@ -65,6 +67,9 @@ class TemplateNames(Mapping[str, Scalar]):
             raise KeyError(name)
         value = self._environment[name.removeprefix(_ENVIRONMENT)]
         conceal(name.removeprefix(_ENVIRONMENT), value)
+        if is_windows() and is_anchored(value):  # paths in a recipe have slashes
+            value = value.replace("\\", "/")
+            conceal(name.removeprefix(_ENVIRONMENT), value)
         if UNUSABLE.search(value):
             raise TemplateError(
                 f"the value of {quote_text('${' + name + '}')} contains characters that are not allowed in a recipe"

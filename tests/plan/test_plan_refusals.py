@@ -95,15 +95,6 @@ def test_a_compiled_model_is_refused_as_a_source(workshop: Path) -> None:
     check(workshop, text, ("EPB205", "the model 'prefill' is already compiled"))
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows reads backslashes as separators")
-def test_backslashes_in_the_path_of_a_missing_model_are_explained(workshop: Path) -> None:
-    text = edited(RECIPE, (PREFILL, rf"prefill: {MARK}models\prefill.onnx"))
-    check(workshop, text, ("EPB201", "Separate folders with '/', which works on every platform: models/prefill.onnx."))
-    check(
-        workshop, edited(RECIPE, (PREFILL, rf"prefill: {MARK}C:\prefill.onnx")), ("EPB201", "Paths are relative to the recipe.")
-    )
-
-
 def save_with_overridable_weights(path: Path, ir_version: int) -> None:
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "w", "v", "y")]
     weights = [helper.make_tensor(name, TensorProto.FLOAT, [4], [1.0] * 4) for name in ("w", "v")]
@@ -284,9 +275,7 @@ def test_the_folder_of_the_external_data_may_be_reached_through_a_link(workshop:
         ("package:onnx/../secret.onnx", "does not name a file inside the package 'onnx'"),
         ("package:onnx/backend/../../secret.onnx", "does not name a file inside the package 'onnx'"),
         ("package:onnx//etc/secret.onnx", "does not name a file inside the package 'onnx'"),
-        (r"package:onnx/..\secret.onnx", "does not name a file inside the package 'onnx'"),
         ("package:onnx/C:/secret.onnx", "does not name a file inside the package 'onnx'"),
-        (r"package:onnx/\secret.onnx", "does not name a file inside the package 'onnx'"),
     ],
 )
 def test_a_package_model_must_be_a_file_inside_an_installed_package(workshop: Path, path: str, words: str) -> None:
@@ -425,13 +414,7 @@ def test_a_model_cannot_be_in_a_group_twice(workshop: Path) -> None:
         "..",
         "/dist/${group}",
         "//server/share/${group}",
-        r"..\dist\${group}",
-        r"dist\..\..\${group}",
-        r"\dist\${group}",
-        r"\\server\share\${group}",
-        r"\\?\C:\dist\${group}",
         "C:/dist/${group}",
-        r"C:\dist\${group}",
         "C:dist/${group}",
     ],
 )
@@ -442,7 +425,7 @@ def test_no_output_path_escapes_the_recipes_folder(workshop: Path, path: str) ->
     assert "is outside the recipe's folder" in found[0].message
 
 
-@pytest.mark.parametrize("path", [".", "dist/..", "./", r"dist\.."])
+@pytest.mark.parametrize("path", [".", "dist/..", "./"])
 def test_the_recipes_folder_is_refused_as_an_output(workshop: Path, path: str) -> None:
     text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
     (problem, *_) = problems_of(workshop, text)
@@ -459,13 +442,13 @@ def test_an_output_in_epbuilds_state_folder_is_refused(workshop: Path, path: str
 
 
 @pytest.mark.parametrize("word", ["model", "context_binary"])
-@pytest.mark.parametrize("path", ["../${model}", "/${model}", r"a\..\..\${model}", "C:${model}", "a/.."])
+@pytest.mark.parametrize("path", ["../${model}", "/${model}", "C:${model}", "a/.."])
 def test_no_file_of_an_output_escapes_its_folder(workshop: Path, word: str, path: str) -> None:
     text, (mark,) = places(RECIPE + f"    {word}: {MARK}{path}\n")
     assert set(codes_and_places(problems_of(workshop, text))) == {("EPB221", *mark)}
 
 
-@pytest.mark.parametrize("path", ["dist/./${group}//${target}/", r"dist\${group}\${target}", "x/../dist/${group}/${target}"])
+@pytest.mark.parametrize("path", ["dist/./${group}//${target}/", "x/../dist/${group}/${target}"])
 def test_an_unusual_spelling_of_a_path_is_normalized(workshop: Path, path: str) -> None:
     plan = plan_of(workshop, edited(RECIPE, (OUTPUT, f"path: {path}\n")))
     assert plan.emissions["emit:vision/cpu/directory"].path == workshop / "dist" / "vision" / "cpu"
@@ -700,6 +683,31 @@ def test_all_problems_are_reported_in_one_run_in_order_of_position(workshop: Pat
 def test_a_problem_of_several_steps_is_reported_once(workshop: Path) -> None:
     (workshop / "models" / "prefill.onnx").unlink()
     assert codes(problems_of(workshop)) == ["EPB201"], "it is in two groups"
+
+
+PREPARED = "prefill: {path: models/prefill.onnx, prepare: [{%s, toolchain: tools}]}"
+TOOLS = ("toolchains:\n", "toolchains:\n  tools: {packages: [onnx]}\n")
+PHONE, CPU = "soc_model: SM8750", "device_type: CPU"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (PHONE, rf"{PHONE}\n      op_packages: ‸'One:models\a.so:I'"),
+        (PHONE, rf"{PHONE}\n    session_options: {{session.node_partition_config_file: ‸models\a.so}}"),
+        (CPU, rf"{CPU}\n      cache_dir: ‸models\cache"),
+        (PREFILL, PREPARED % r'run: [python, ‸models\a.so, "${in}", "${out}"], files: [models/a.so]'),
+        (PREFILL, PREPARED % r'run: [python, ‸models\a.so, "${in}", "${out}"], files: [models/b.so]'),
+        (PREFILL, PREPARED % r"quantize: {calibration: ‸models\a.so}"),
+    ],
+)
+def test_a_backslash_in_the_path_of_an_option_or_a_command_is_refused(workshop: Path, old: str, new: str) -> None:
+    for name in ("a.so", "b.so"):
+        (workshop / "models" / name).touch()
+    text, marks = places(edited(RECIPE, TOOLS, (old, new.replace(r"\n", "\n"))))
+    found = problems_of(workshop, text)
+    assert ("EPB106", *marks[0]) in codes_and_places(found)
+    assert any("contains a backslash. Write '" in problem.text for problem in found)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX file names may hold a backslash; Windows reads it as a separator")
