@@ -95,6 +95,19 @@ class Sharing(Struct, frozen=True):
     """Place of shared weights: the context binary, or the source model's external data, which must be emitted too."""
 
 
+class Describer(Struct, frozen=True):
+    """Library in an EP's package that describes context binaries through the QNN System API."""
+
+    function: str
+    """Function of the library that returns its interfaces."""
+    linux: str | None = None
+    win32: str | None = None
+
+    def find_library(self, platform: str) -> str | None:
+        """Return the file name of the library for a `sys.platform`, or None."""
+        return {"linux": self.linux, "win32": self.win32}.get(platform)
+
+
 class Binary(Struct, frozen=True):
     """Facts about the context binaries of an EP."""
 
@@ -104,6 +117,8 @@ class Binary(Struct, frozen=True):
     """Regular expression for a context binary. Its first group is the name of the target."""
     target_option: str | None = None
     """Option that selects the target to compile for."""
+    describer: Describer | None = None
+    """Library that describes binaries. None if the EP has none."""
 
 
 class Compatibility(Struct, frozen=True):

@@ -48,6 +48,7 @@ _COMMANDS = {
     "diff": "Compare two artifacts.",
     "relink": "Embed, extract, rename or move a context binary.",
     "merge": "Merge EPContext models into one.",
+    "wrap": "Write EPContext models for a context binary of another tool.",
     "lock": "Pin toolchains and remote models in epbuild.lock.",
     "log": "Print the log of a step's last run.",
     "schema": "Print a JSON Schema.",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).parent
 COMPILE = _FOLDER / "compile.py"
+DESCRIBE = _FOLDER / "describe.py"
 PATTERNS = _FOLDER / "patterns.py"
 LOAD = _FOLDER / "load.py"
 PREPARATIONS = _FOLDER / "preparations"

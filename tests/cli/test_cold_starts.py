@@ -32,6 +32,7 @@ COMMANDS = {
     "diff relu.onnx nowhere": 2,
     "relink relu.onnx": 2,
     "merge relu.onnx": 2,
+    "wrap nowhere.bin": 2,
     "lock --check": 1,
     "log compile:main/phone/relu": 1,
     "schema recipe": 0,

@@ -24,7 +24,10 @@ _GROUPS = {
         "the store, the workspace, remote caches and clusters",
         "3; 1 for EPB534; 2 for EPB536, for EPB538, and for EPB525 if a model is missing",
     ),
-    "EPB6": ("artifacts", "1; 2 for EPB620 to EPB628, EPB630, and EPB600 of `verify` and `diff`; 3 for EPB638 and EPB667"),
+    "EPB6": (
+        "artifacts",
+        "1; 2 for EPB620 to EPB628, EPB630, EPB668, and EPB600 of `verify` and `diff`; 3 for EPB638 and EPB667",
+    ),
 }
 _TOPICS = {
     "Recipe": "100-110",
@@ -54,7 +57,7 @@ _TOPICS = {
     "Remote cache": "520-524",
     "Cluster": "530-542",
     "Results and artifacts": "600-619 655",
-    "Relinking and merging": "620-629",
+    "Relinking, merging and wrapping": "620-629 668",
     "Comparing and unpacking": "630-631 637-638",
     "Loading with `epbuild.runtime`": "632-636 654",
     "Loading and running models": "640-645",

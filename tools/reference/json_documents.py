@@ -19,7 +19,7 @@ from epbuild.commands.reporting.values import Report
 from epbuild.core.errors import Problem
 from epbuild.engine.events import Event, StepsCurrent
 from epbuild.publish import sizes
-from epbuild.report.json import build, checks, store
+from epbuild.report.json import artifacts, build, checks, store
 from epbuild.report.json.documents import ProblemView
 from epbuild.report.json.events import event_name
 from epbuild.session import events
@@ -61,6 +61,7 @@ DOCUMENTS = (
     _Document("inspect --json FILE FILE..., inspect --json FOLDER", inspected.Inspection),
     _Document("verify --json", checks.FindingsDocument),
     _Document("diff --json", checks.ComparisonDocument),
+    _Document("wrap --json BINARY", artifacts.WrappedDocument),
     _Document("import --json", build.ImportedDocument),
     _Document("lock --json", build.LockDocument),
     _Document("gc --json", store.CollectionDocument),

@@ -6,7 +6,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epbuild.catalog.catalog import BUILT_IN, SUFFIX
 from epbuild.core.differences import format_value
@@ -17,6 +17,9 @@ from epbuild.plan.result import FallbackNode
 from epbuild.report.formatting import format_size, join_names
 from epbuild.report.terminal.screen import BOLD, WIDTH, has_colors, paint, print_line, print_lines, wrap
 from epbuild.verify.fallback import FallbackNodes
+
+if TYPE_CHECKING:
+    from epbuild.onnxfile.edit.wrapping import Wrapped
 
 _LABEL = 16
 _RED, _GREEN, _YELLOW, _PLAIN = "31", "32", "33", ""
@@ -71,6 +74,19 @@ def print_inspections(found: Mapping[str, Any]) -> None:
         saved = f"{format_size(shared['saved'])}, compared with a copy for each of {count} models"
         users = [("used by" if number == 0 else "", file, _PLAIN) for number, file in enumerate(shared["models"])]
         _print_lines([*users, ("saves", saved, _GREEN)], color)
+
+
+def print_wrapped(made: Wrapped) -> None:
+    color = has_colors(sys.stdout)
+    for graph in made.graphs:
+        _print_heading(str(graph.model), color)
+        values = {
+            kind: [{"name": value.name, "type": value.type, "shape": value.shape} for value in found]
+            for kind, found in (("inputs", graph.inputs), ("outputs", graph.outputs))
+        }
+        _print_lines([("graph", graph.name, _PLAIN), *_list_values(values)], color)
+        sys.stdout.write("\n")
+    _print_lines([("context", f"{made.binary}, SDK {made.sdk}", _PLAIN)], color)
 
 
 def _list_values(found: Mapping[str, Any]) -> Iterator[_Line]:
