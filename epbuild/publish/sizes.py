@@ -47,10 +47,10 @@ class OutputCompared(Event, frozen=True):
 
 
 class SharingSaved(Event, frozen=True):
-    """Size of a sharing group in bytes, with and without sharing.
+    """Size of a sharing group in bytes, and what sharing saves.
 
-    If `measured` is true, both sizes are bytes of binaries and data, and `unshared` was measured by compiling each member alone.
-    Otherwise, both are bytes of the sources' weights, and `shared` counts equal contents once.
+    If `measured` is true, `unshared` and `shared` are bytes of binaries and data, and `unshared` was measured by compiling each member
+    alone. Otherwise, they are bytes of the sources' weights, of which `shared` counts equal contents once: the savings are unknown.
     """
 
     step: str
@@ -61,6 +61,8 @@ class SharingSaved(Event, frozen=True):
     """Bytes with sharing."""
     measured: bool
     """True if the bytes were measured by compiling each member alone, false if they were computed from the sources' weights."""
+    made: int
+    """Bytes of the group's binaries and data."""
 
 
 def read_last_files(output: Path, recorded: Files) -> Files:
@@ -99,18 +101,17 @@ def is_metadata(path: str) -> bool:
 def compute_savings(group: SessionGroup, result: CompileResult) -> SharingSaved | None:
     """Return the savings of sharing in a session group. Return None if nothing is shared, or if the savings are unknown.
 
-    The savings are measured if the recipe sets a minimum, as every member has then been compiled alone. Otherwise, they are computed from
-    the bytes of the sources' weights: the sum over all models, compared with the sum over distinct contents. The sizes of shared files
-    would not show savings: a shared binary of models without common weights is as large as the separate binaries together.
+    The savings are measured if the recipe sets a minimum, as every member has then been compiled alone. Otherwise, only the bytes of
+    equal weights in the sources are known. The EP may save more or fewer bytes, as it converts weights.
     """
     if not group.share:
         return None
     step = group.steps[-1]
     measured = measure_shared_bytes(group, result)
     if measured is not None:
-        return SharingSaved(step, measured.alone, measured.shared, measured=True)
+        return SharingSaved(step, measured.alone, measured.shared, measured=True, made=result.context_bytes)
     users = Counter(name for model in result.models for name in {*model.binaries, *model.data})
     weights = result.source_weights
     if weights is None or not weights.total_bytes or max(users.values(), default=0) < 2:
         return None
-    return SharingSaved(step, weights.total_bytes, weights.stored_bytes, measured=False)
+    return SharingSaved(step, weights.total_bytes, weights.stored_bytes, measured=False, made=result.context_bytes)

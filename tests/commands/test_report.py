@@ -128,7 +128,7 @@ def test_report_and_terminal_show_the_same_numbers(workshop: Workshop) -> None:
             assert step.seconds is not None
     [saved] = [event for event in workshop.events if isinstance(event, SharingSaved)]
     [sharing] = found.sharing
-    assert (sharing.alone, sharing.shared, sharing.measured) == (saved.unshared, saved.shared, saved.measured)
+    assert (sharing.made, sharing.shared, sharing.measured) == (saved.made, saved.shared, saved.measured)
 
 
 def test_failed_model_is_reported_with_its_reason(workshop: Workshop) -> None:

@@ -81,7 +81,7 @@ EVENTS: tuple[Event, ...] = (
     StepFailed(COMPILE, (FAILURE,), Completion(2, 3, 0.0)),
     OutputRemoved(EMIT, "dist/old", 3, ("dist/old/mine.bin",), ("dist/old/notes.txt",)),
     OutputCompared(EMIT, "dist/new", 100, 130, (ChangedFile("a.bin", 100, 120), ChangedFile("b.bin", None, 10))),
-    SharingSaved(SHARE, 200, 120, measured=True),
+    SharingSaved(SHARE, 200, 120, measured=True, made=120),
     ModelCovered(COMPILE, "prefill", "snapdragon-SC8380XP", "partial", 2, OUTSIDE, None, 268_700_000, 7.25, {"cosine": 0.99997}),
     ComparisonStarted(2),
     StepCompared(SHARE, "same", 2.5, 3, 752_200, progress=Completion(1, 2)),

@@ -172,7 +172,7 @@ class _Maker:
             if kind != "failed":
                 place = {"step": last, "group": group, "target": target}
                 amounts = {"alone": alone, "shared": alone - saved, "saved": saved}
-                self.sharing.append({**place, **amounts, "measured": self._actions % 3 > 0})
+                self.sharing.append({**place, **amounts, "measured": self._actions % 3 > 0, "made": alone - saved})
         checked = self.step("verify", f"{group}/{target}", group, target, [last], 0.6, after_failure=kind == "failed")
         for member in members:
             self._figures(checked, group, target, member, kind)

@@ -3,7 +3,7 @@
 import { hierarchy, treemap } from "d3-hierarchy";
 import { counted, formatBytes, formatNumber, formatPercent, sum } from "./amounts.js";
 import { showStep, stepLink, targetLink } from "./details.js";
-import { add, bytes, count, el, limitedList, linkButton } from "./elements.js";
+import { add, bytes, count, dash, el, limitedList, linkButton } from "./elements.js";
 import { closePanel, openPanel } from "./panel.js";
 import { groupedBy, outputsSum, report } from "./report.js";
 import { stackedBar, table } from "./tables.js";
@@ -268,53 +268,63 @@ function addTileKeys(tiles) {
   });
 }
 
-/** Describe measured savings and possible savings. They are never added together. */
+/** Describe measured savings, and the size of groups whose savings were not measured. They are never added together. */
 export function sharingSum() {
-  return [
-    [true, "saved"],
-    [false, "can be saved"],
-  ].map(([measured, words]) => {
+  return [true, false].map((measured) => {
     const rows = report.sharing.filter((row) => row.measured === measured);
     if (!rows.length) return null;
     const [saved, alone] = [sum(rows, (row) => row.saved), sum(rows, (row) => row.alone)];
-    const parts = [" of ", bytes(alone), ` (${formatPercent(saved, alone)}) ${words} in ${counted(rows.length, "group")}`];
-    return [el("p.large", {}, bytes(saved)), el("p", {}, parts)];
+    const [part, groups] = [formatPercent(saved, alone), counted(rows.length, "group")];
+    return measured
+      ? [el("p.large", {}, bytes(saved)), el("p", {}, " of ", bytes(alone), ` (${part}) saved in ${groups}`)]
+      : [
+          el("p.large", {}, bytes(sum(rows, (row) => row.made))),
+          el("p", {}, `in ${groups}, whose models have ${part} of their source weights in common`),
+        ];
   });
 }
 
 function sharingTable() {
   return table(
-    "Model sizes of each sharing group, without and with sharing",
+    "Sizes of each sharing group",
     [
       { head: "Group", cell: (row) => stepLink(row.step, row.group), value: (row) => row.group },
       { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
-      { head: "Alone", numeric: true, cell: (row) => bytes(row.alone), value: (row) => row.alone },
-      { head: "Shared", numeric: true, cell: (row) => bytes(row.shared), value: (row) => row.shared },
+      { head: "Size", numeric: true, cell: (row) => bytes(row.made), value: (row) => row.made },
+      {
+        head: "Each model alone",
+        numeric: true,
+        cell: (row) => (row.measured ? bytes(row.alone) : dash()),
+        value: (row) => (row.measured ? row.alone : null),
+      },
       {
         head: "Saved",
         numeric: true,
-        cell: (row) => [bytes(row.saved), ` (${formatPercent(row.saved, row.alone)})`],
-        value: (row) => row.saved,
+        cell: (row) => (row.measured ? [bytes(row.saved), ` (${formatPercent(row.saved, row.alone)})`] : "not measured"),
+        value: (row) => (row.measured ? row.saved : null),
       },
       {
         head: "",
         cell: (row) =>
-          stackedBar(
-            [
-              { kind: "shared", amount: row.shared },
-              { kind: "saved", amount: row.saved },
-            ],
-            row.alone,
-            `${formatPercent(row.saved, row.alone)} saved`,
-          ),
+          row.measured
+            ? stackedBar(
+                [
+                  { kind: "shared", amount: row.shared },
+                  { kind: "saved", amount: row.saved },
+                ],
+                row.alone,
+                `${formatPercent(row.saved, row.alone)} saved`,
+              )
+            : "",
       },
       {
-        head: "Basis",
-        cell: (row) => (row.measured ? "measured, each model alone" : "equal source weights"),
-        value: (row) => String(row.measured),
+        head: "Equal source weights",
+        numeric: true,
+        cell: (row) => (row.measured ? dash() : formatPercent(row.saved, row.alone)),
+        value: (row) => (row.measured ? null : row.saved / row.alone),
       },
     ],
-    [...report.sharing].sort((a, b) => b.saved - a.saved),
+    [...report.sharing].sort((a, b) => Number(b.measured) - Number(a.measured) || b.saved - a.saved),
     { empty: "No group shares weights, or the savings are not known yet." },
   );
 }

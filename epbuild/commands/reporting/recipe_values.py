@@ -219,7 +219,10 @@ class ReportedOutput(Struct, frozen=True):
 
 
 class ReportedSharing(Struct, frozen=True):
-    """Savings of a weight-sharing group, for a target."""
+    """Size of a weight-sharing group for a target, and what sharing saves.
+
+    If `measured` is false, `alone`, `shared` and `saved` are bytes of the sources' weights: the savings are unknown.
+    """
 
     step: str
     """Share step."""
@@ -235,6 +238,8 @@ class ReportedSharing(Struct, frozen=True):
     """Bytes that sharing saves."""
     measured: bool
     """True if the sizes were measured by compiling each model alone; false if they were computed from the sources' weights."""
+    made: int
+    """Bytes of the group's binaries and data."""
 
 
 class ReportedAccuracy(Struct, frozen=True):

@@ -192,7 +192,14 @@ class _ReportBuilder:
             if saved is not None:
                 difference = saved.unshared - saved.shared
                 yield ReportedSharing(
-                    saved.step, group.group, group.target.name, saved.unshared, saved.shared, difference, saved.measured
+                    saved.step,
+                    group.group,
+                    group.target.name,
+                    saved.unshared,
+                    saved.shared,
+                    difference,
+                    saved.measured,
+                    saved.made,
                 )
 
 

@@ -96,7 +96,12 @@ def render_static_tables(document: Mapping[str, Any]) -> str:
     )
     outputs = ((one["path"], ", ".join(one["targets"]), _format_optional_size(one["size"])) for one in document["outputs"])
     sharing = (
-        (one["group"], one["target"], *(_format_optional_size(one[key]) for key in ("alone", "shared", "saved")))
+        (
+            one["group"],
+            one["target"],
+            format_size(one["made"]),
+            *(format_size(one[key]) if one["measured"] else "not measured" for key in ("alone", "saved")),
+        )
         for one in document["sharing"]
     )
     models = ((one["name"], one["source"], one["sha256"] or "") for one in document["models"])
@@ -104,7 +109,7 @@ def render_static_tables(document: Mapping[str, Any]) -> str:
         Table("Coverage", ("Model", "Target", "Coverage", "Size", "Fallback nodes"), tuple(coverage)),
         Table("Failures", ("Step", "Error", "What to do"), tuple(failures)),
         Table("Outputs", ("Output", "Targets", "Size"), tuple(outputs)),
-        Table("Sharing", ("Group", "Target", "Alone", "Shared", "Saved"), tuple(sharing)),
+        Table("Sharing", ("Group", "Target", "Size", "Each model alone", "Saved"), tuple(sharing)),
         Table("Models", ("Model", "Source", "SHA-256"), tuple(models)),
     )
     return "\n".join(table.html(_MAX_ROWS) for table in tables)

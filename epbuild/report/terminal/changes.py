@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from msgspec import Struct
@@ -33,6 +33,9 @@ _LONG_BUILD = 60
 """Minimum seconds of work in a build whose list of steps is long."""
 _MIN_SECONDS = 0.05
 """Minimum duration of a step in the list. A shorter duration would be printed as 0.0."""
+
+_SAVING_COLUMNS = ("Sharing (measured, each model alone)", ">unshared", ">shared", ">saved", ">")
+_COMMON_COLUMNS = ("Sharing (not measured)", ">", ">", ">size", ">common")
 
 _Row = tuple[str, ...]
 
@@ -151,29 +154,41 @@ def format_size_table(found: Sequence[SizeChange]) -> Iterator[str]:
 
 
 def format_all_sharing(found: Sequence[SharingSaved]) -> tuple[Iterator[str], Iterator[str]]:
-    """Return the lines of measured savings by sharing, and the lines of possible savings."""
+    """Return the lines of measured savings by sharing, and the lines of groups whose savings were not measured."""
     return (
-        _format_sharing([item for item in found if item.measured], "saves", "measured, each model alone"),
-        _format_sharing([item for item in found if not item.measured], "can save", "equal source weights"),
+        _format_sharing([item for item in found if item.measured], _format_saving, _SAVING_COLUMNS, _describe_saving),
+        _format_sharing([item for item in found if not item.measured], _format_common, _COMMON_COLUMNS, _describe_common),
     )
 
 
-def _format_sharing(found: Sequence[SharingSaved], verb: str, yardstick: str) -> Iterator[str]:
-    """Yield a sentence or, if savings differ between groups, a table with the smallest saving first."""
-    if len({_format_saving([item])[3] for item in found}) > 1:
+def _format_sharing(
+    found: Sequence[SharingSaved],
+    format_cells: Callable[[Sequence[SharingSaved]], _Row],
+    columns: tuple[str, ...],
+    describe: Callable[[_Row, str], str],
+) -> Iterator[str]:
+    """Yield a sentence or, if the shares differ between groups, a table with the smallest share first."""
+    if len({format_cells([item])[-1] for item in found}) > 1:
         worst = sorted(found, key=lambda item: ((item.unshared - item.shared) / (item.unshared or 1), item.step))
         count = _MAX_GROUPS if len(worst) > _MAX_GROUPS + 1 else len(worst)
-        rows = [(item.step, *_format_saving([item])) for item in worst[:count]]
+        rows = [(item.step, *format_cells([item])) for item in worst[:count]]
         if worst[count:]:
-            rows.append((f"{len(worst) - count} other groups", *_format_saving(worst[count:])))
-        rows.append(("total", *_format_saving(worst)))
-        columns = (f"Sharing ({yardstick})", ">unshared", ">shared", ">saved", ">")
+            rows.append((f"{len(worst) - count} other groups", *format_cells(worst[count:])))
+        rows.append(("total", *format_cells(worst)))
         yield from Table("", columns, tuple(rows)).text(_WIDTHS)
     elif found:
-        unshared, _, saved, part = _format_saving(found)
         where = found[0].step if len(found) == 1 else f"{len(found)} groups"
-        text = f"Sharing {verb} {saved} of {unshared}{f' ({part})' if part else ''} in {where} ({yardstick})."
-        yield from wrap(text, others="  ")
+        yield from wrap(describe(format_cells(found), where), others="  ")
+
+
+def _describe_saving(cells: _Row, where: str) -> str:
+    unshared, _, saved, part = cells
+    return f"Sharing saves {saved} of {unshared}{f' ({part})' if part else ''} in {where} (measured, each model alone)."
+
+
+def _describe_common(cells: _Row, where: str) -> str:
+    *_, made, part = cells
+    return f"Sharing: {made} in {where}, whose models have {part} of their source weights in common."
 
 
 def format_times(seconds: Mapping[str, float], wall: float) -> Iterator[str]:
@@ -227,7 +242,14 @@ def _measure_own_seconds(seconds: Mapping[str, float]) -> Iterator[tuple[str, fl
         yield (f"{step}, without its compiles" if inner else step), max(0.0, took - inner)
 
 
-def _format_saving(found: Iterable[SharingSaved]) -> tuple[str, str, str, str]:
+def _format_common(found: Sequence[SharingSaved]) -> _Row:
+    """Return the cells of groups without measured savings: the bytes made, and the share of equal weights in the sources."""
+    total = sum(item.unshared for item in found)
+    part = format_percent(total - sum(item.shared for item in found), total).lstrip("+")
+    return "", "", format_size(sum(item.made for item in found)), part
+
+
+def _format_saving(found: Sequence[SharingSaved]) -> _Row:
     unshared, shared = (sum(sizes) for sizes in zip(*((item.unshared, item.shared) for item in found), strict=True))
     saved = unshared - shared
     return (

@@ -49,7 +49,7 @@ def report_lines(report: Report) -> Iterator[str]:
         yield from _format_coverage(report.coverage)
     sections = (
         format_failures(_collect_failures(report.steps).list_failures()),
-        *format_all_sharing([SharingSaved(row.step, row.alone, row.shared, row.measured) for row in report.sharing]),
+        *format_all_sharing([SharingSaved(row.step, row.alone, row.shared, row.measured, row.made) for row in report.sharing]),
         _format_step_times(report),
         format_differences(report.against) if report.against is not None else (),
     )
@@ -145,8 +145,9 @@ def format_differences(found: ReportedAgainst) -> Iterator[str]:
         yield from wrap(line, others="  ")
     if sizes:
         yield from format_size_table(sizes)
-        changed = sum(len(one.files) for one in found.outputs)
-        yield f"{format_count(changed, 'file')} with different content, in {format_count(len(sizes), 'output')}."
+        changed = [len(one.files) for one in found.outputs if one.before is not None and one.after is not None]
+        if changed:
+            yield f"{format_count(sum(changed), 'file')} with different content, in {format_count(len(changed), 'output')}."
 
 
 def _describe_model_change(change: ModelChange) -> str | None:

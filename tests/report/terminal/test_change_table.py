@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Sequence
 
@@ -155,22 +156,42 @@ def test_long_paths_have_their_own_line_and_escapes_are_shown(monkeypatch: pytes
     assert "  a\\x1b[2J.bin" in lines[7]
 
 
-def test_sharing_savings_are_a_sentence_marked_measured_or_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
-    [_, *lines, _] = told(monkeypatch, SharingSaved("share:g/t", 1_335_296, 749_568, measured=True))
+def test_sharing_is_a_sentence_that_claims_only_measured_savings(monkeypatch: pytest.MonkeyPatch) -> None:
+    [_, *lines, _] = told(monkeypatch, SharingSaved("share:g/t", 1_335_296, 749_568, measured=True, made=749_568))
     assert lines == ["Sharing saves 585.7 kB of 1.3 MB (43.9%) in share:g/t (measured, each model", "  alone)."]
     [_, *lines, _] = told(
-        monkeypatch, SharingSaved("share:g/t", 100, 50, measured=False), SharingSaved("share:h/t", 1000, 500, measured=False)
+        monkeypatch,
+        SharingSaved("share:g/t", 100, 50, measured=False, made=70),
+        SharingSaved("share:h/t", 1000, 500, measured=False, made=730),
     )
-    assert lines == ["Sharing can save 550 bytes of 1.1 kB (50.0%) in 2 groups (equal source weights)."]
-    [_, *lines, _] = told(monkeypatch, SharingSaved("share:g/t", 100, 100, measured=False))
-    assert lines == ["Sharing can save 0 bytes of 100 bytes (0.0%) in share:g/t (equal source", "  weights)."]
+    assert lines == [
+        "Sharing: 800 bytes in 2 groups, whose models have 50.0% of their source weights",
+        "  in common.",
+    ]
+    [_, *lines, _] = told(monkeypatch, SharingSaved("share:g/t", 100, 100, measured=False, made=90))
+    assert lines == ["Sharing: 90 bytes in share:g/t, whose models have 0.0% of their source weights", "  in common."]
+
+
+def test_groups_without_measured_savings_are_a_table_of_sizes_and_common_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(
+        monkeypatch,
+        SharingSaved("share:g/t", 100, 50, measured=False, made=70),
+        SharingSaved("share:h/t", 100, 100, measured=False, made=80),
+    ) == [
+        "",
+        "Sharing (not measured)                                             size   common",
+        "share:h/t                                                      80 bytes     0.0%",
+        "share:g/t                                                      70 bytes    50.0%",
+        "total                                                         150 bytes    25.0%",
+        "",
+    ]
 
 
 def test_groups_with_different_savings_are_a_table_sorted_by_saving(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [
-        SharingSaved("share:good/t", 2000, 1000, measured=True),
-        SharingSaved("share:worse/t", 1000, 1100, measured=True),
-        SharingSaved("share:fair/t", 1000, 750, measured=True),
+        SharingSaved("share:good/t", 2000, 1000, measured=True, made=1000),
+        SharingSaved("share:worse/t", 1000, 1100, measured=True, made=1100),
+        SharingSaved("share:fair/t", 1000, 750, measured=True, made=750),
     ]
     assert told(monkeypatch, *found) == [
         "",
@@ -185,9 +206,11 @@ def test_groups_with_different_savings_are_a_table_sorted_by_saving(monkeypatch:
 
 def test_measured_and_estimated_savings_are_never_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = told(
-        monkeypatch, SharingSaved("share:g/t", 100, 60, measured=True), SharingSaved("share:h/t", 100, 50, measured=False)
+        monkeypatch,
+        SharingSaved("share:g/t", 100, 60, measured=True, made=60),
+        SharingSaved("share:h/t", 100, 50, measured=False, made=50),
     )
-    assert [line.split("(")[1][:5] for line in lines if line.startswith("Sharing")] == ["40.0%", "50.0%"]
+    assert [re.findall(r"\d+\.\d%", line) for line in lines if line.startswith("Sharing")] == [["40.0%"], ["50.0%"]]
 
 
 def test_time_is_listed_longest_first_with_compiles_outside_share_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +249,7 @@ def test_no_time_table_is_shown_for_a_single_step(monkeypatch: pytest.MonkeyPatc
 def test_no_summary_is_printed_without_built_steps_or_after_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    events: list[Event] = [GREW, *times(3.0, 4.0), SharingSaved("share:g/t", 2, 1, measured=False)]
+    events: list[Event] = [GREW, *times(3.0, 4.0), SharingSaved("share:g/t", 2, 1, measured=False, made=1)]
     assert told(monkeypatch, *events, ended=RunFinished(0, 0.1, 0, 0, 5, 0, 0)) == []
     assert told(monkeypatch, *events, StepFailed(COMPILE, (FAILURE,)), ended=RunFinished(1, 0.1, 3, 0, 0, 1, 0)) == []
 

@@ -47,7 +47,10 @@ AGAINST = ReportedAgainst(
         ModelChange("vad", "vad", "phone", ComparedModel("failed", None, None, None, None, None), None),
         ModelChange("same", "same", "phone", *(ComparedModel("whole", 1, 0, 1, took, None) for took in (1.0, 1.1))),
     ),
-    outputs=(OutputChange("dist/enc", ("enc",), ("phone",), 2_000_000, 1_500_000, (FileChange("enc_qnn.bin", A, B),)),),
+    outputs=(
+        OutputChange("dist/enc", ("enc",), ("phone",), 2_000_000, 1_500_000, (FileChange("enc_qnn.bin", A, B),)),
+        OutputChange("dist/new", ("new",), ("phone",), None, 1_000_000, (FileChange("new_qnn.bin", None, B),)),
+    ),
     versions=(VersionChange("qnn", "onnxruntime-qnn", "2.6.0", "2.7.0"),),
     sources=(SourceChange("enc", "a", "b", data=False),),
 )
@@ -98,7 +101,9 @@ def test_changes_are_described_except_small_time_differences() -> None:
         "toolchain qnn: onnxruntime-qnn 2.6.0 -> 2.7.0",
         "source of enc: changed",
         "Size                                      before      after      change",
+        "dist/new                                       -     1.0 MB         new",
         "dist/enc                                  2.0 MB     1.5 MB   -500.0 kB   -25.0%",
+        "total                                     2.0 MB     2.5 MB   +500.0 kB   +25.0%",
         "1 file with different content, in 1 output.",
     ]
 
