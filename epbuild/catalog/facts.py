@@ -108,6 +108,17 @@ class Describer(Struct, frozen=True):
         return {"linux": self.linux, "win32": self.win32}.get(platform)
 
 
+class WeightsRule(Struct, frozen=True):
+    """Rule for context binaries whose weights are in another file."""
+
+    beside: str
+    """Suffix of the names of such context binaries."""
+    name: str
+    """Name of the weights file. `{stem}` stands for the name of the context binary without its suffix."""
+    extent: str
+    """Regular expression for a context binary. Its groups `offset` and `size` are the place of one weight in the weights file."""
+
+
 class Binary(Struct, frozen=True):
     """Facts about the context binaries of an EP."""
 
@@ -119,6 +130,8 @@ class Binary(Struct, frozen=True):
     """Option that selects the target to compile for."""
     describer: Describer | None = None
     """Library that describes binaries. None if the EP has none."""
+    weights: WeightsRule | None = None
+    """Weights files that belong to context binaries. None if context binaries contain their weights."""
 
 
 class Compatibility(Struct, frozen=True):

@@ -100,7 +100,7 @@ def relink(models: Sequence[Path], packaging: Packaging, binary: str | None, out
             if place.relative_to(folder).as_posix() in listed(folder):
                 message = f"{model} is listed in {folder / MANIFEST}: the next build would undo an in-place change"
                 raise ChangeRefused(Problem("EPB625", message, None, "Write the result to another path with -o."))
-    return repackage(models, packaging, binary=binary, destination=output)
+    return repackage(models, packaging, binary=binary, destination=output, find_ep=find_source_entry)
 
 
 def merge(models: Sequence[Path], prefixes: Sequence[str], connections: Sequence[str], output: Path) -> Merged:

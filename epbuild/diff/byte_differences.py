@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from epbuild.core.safepath import open_regular
 from epbuild.diff.file_parts import FilePart, fill_gaps, split_file
-from epbuild.verify.payload import Payload
+from epbuild.onnxfile.read.payload import Payload
 
 if TYPE_CHECKING:
     from numpy import intp

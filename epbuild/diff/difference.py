@@ -19,8 +19,8 @@ from epbuild.core.differences import Kind, Place, compare_facts
 from epbuild.diff.facts import ACTION_KEY, SOURCE_FILE, ArtifactFacts, Category, Facts, ModelFacts, read_facts
 from epbuild.diff.matching import pair_artifacts, pair_models, place_of
 from epbuild.diff.sizes import SizeChange, compare_sizes, read_model_sizes
+from epbuild.onnxfile.read.payload import Payload
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
-from epbuild.verify.payload import Payload
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 _FROM_MANIFESTS = frozenset[Category]({"graph or weights", "weights", "settings", "toolchain"})

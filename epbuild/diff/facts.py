@@ -6,7 +6,7 @@ Only the headers of models are read. Contexts and data are hashed in chunks.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
@@ -18,11 +18,12 @@ from epbuild.core.safepath import BadReference, locate
 from epbuild.diff.sizes import FileSizes, read_model_sizes
 from epbuild.onnxfile.read.epcontext import COMPATIBILITY, SCHEMA_TYPES, EPContextNode, read_compatibility
 from epbuild.onnxfile.read.model_header import Initializer, ModelHeader
+from epbuild.onnxfile.read.payload import Payload
+from epbuild.onnxfile.read.weights_files import find_weights
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.contexts import read_context_target
 from epbuild.verify.facts import Model
 from epbuild.verify.manifest import Manifest, list_sources
-from epbuild.verify.payload import Payload
 from epbuild.verify.signature import get_signature
 
 Category = Literal["graph", "graph or weights", "weights", "target", "settings", "toolchain", "context", "names"]
@@ -128,7 +129,7 @@ def _read_model_facts(model: Model, listed: Mapping[str, Any] | None, sha256: Ca
         raise _make_error(f"{model.path} {header}")
     try:
         external_data = {name: sha256(Payload.whole(locate(model.path.parent, name))) for name in header.external_locations}
-        outside = _read_context_facts(model, header.ep_context_nodes, sha256)
+        outside = _read_context_facts(model, sha256)
         digest = sha256(Payload.whole(model.path))
     except (BadReference, OSError) as error:
         raise _make_error(f"{model.path}: {getattr(error, 'strerror', None) or error}") from error
@@ -155,17 +156,20 @@ def _read_model_facts(model: Model, listed: Mapping[str, Any] | None, sha256: Ca
     )
 
 
-def _read_context_facts(model: Model, nodes: Sequence[EPContextNode], sha256: Callable[[Payload], str]) -> Facts:
+def _read_context_facts(model: Model, sha256: Callable[[Payload], str]) -> Facts:
     """Return the digest, the size and the target of each node's context. Raises BadReference and OSError."""
     contexts: dict[str, Any] = {}
     targets: dict[str, Any] = {}
-    for number, node in enumerate(nodes):
+    for number, node in enumerate(model.nodes):
         payload = Payload.of(model.path, node)
+        weights = find_weights(model.path, node, find_source_entry(node.source))
         if payload is None:
             contexts[str(number)] = {"context": None, "size": None}
             targets[str(number)] = {"compiled for": None}
         else:
             contexts[str(number)] = {"context": sha256(payload), "size of the context": payload.size}
+            if weights is not None:
+                contexts[str(number)]["weights of the context"] = sha256(Payload.whole(model.path.parent / weights))
             targets[str(number)] = {"compiled for": read_context_target(payload, node.source)}
     return {"context": {"nodes": contexts}, "target": {"nodes": targets}}
 

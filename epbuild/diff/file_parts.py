@@ -11,9 +11,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from epbuild.core.safepath import open_regular
+from epbuild.onnxfile.read.payload import Payload
 from epbuild.onnxfile.read.places import find_model_parts
 from epbuild.onnxfile.read.wire import MalformedModel
-from epbuild.verify.payload import Payload
 
 _CONTEXT = "attribute ep_cache_context"
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # Header of a ZIP member: signature, lengths of name and extra field.

@@ -49,7 +49,8 @@ def read_model_sizes(model: Model, label: str) -> FileSizes:
     named = zip(references, model.contexts, strict=True)
     binaries = {name: found.payload.size for name, found in named if name is not None and found.payload is not None}
     data = {}
-    for location in model.header.external_locations:
+    weights = (context.weights for context in model.contexts if context.weights is not None)
+    for location in (*model.header.external_locations, *weights):
         with suppress(BadReference, OSError):
             data[model.resolve_beside(location)] = locate(model.path.parent, location).stat().st_size
     size = None

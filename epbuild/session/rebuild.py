@@ -33,12 +33,12 @@ from epbuild.engine.events import OutputOf, Progress, StepFailed, StepStarted
 from epbuild.engine.loop import drive
 from epbuild.engine.scheduler import Runnable, Scheduler
 from epbuild.engine.tally import Tally
+from epbuild.onnxfile.read.payload import Payload
 from epbuild.plan.made import Made
 from epbuild.session.build import BuildExecutor
 from epbuild.session.events import Comparison, ComparisonFinished, ComparisonStarted, StepCompared
 from epbuild.session.execution import KeyedAction
 from epbuild.toolchain.execution import Execution
-from epbuild.verify.payload import Payload
 
 _FOLDER = "rebuilt"
 _OLD, _NEW = "stored", "rebuilt"

@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from epbuild.catalog.entries import EpEntry
 from epbuild.onnxfile.edit.rewrite import PROTOBUF_LIMIT
+from epbuild.onnxfile.read.payload import Payload
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Flaw
-from epbuild.verify.payload import Payload
 
 
 class ExpectedEp(Struct, frozen=True):
@@ -77,6 +77,14 @@ def check_contexts(model: Model) -> Iterator[Flaw]:
         if node.main_context and node.reference is None and not (node.payload and node.payload[1]):
             text = "an EPContext node neither embeds a context nor refers to a context binary"
             yield Flaw("EPB605", model.file, text, standalone=True)
+
+
+def check_one_file(model: Model) -> Iterator[Flaw]:
+    """Check that no context has its weights in a second file, for which a recipe has no name (EPB421)."""
+    for context in model.contexts:
+        if context.weights is not None:
+            text = f"a context is in two files, {context.node.reference} and {context.weights}, but a recipe has only one name for it"
+            yield Flaw("EPB421", model.file, text, standalone=True)
 
 
 def check_embedding(model: Model, *, embed: bool) -> Iterator[Flaw]:

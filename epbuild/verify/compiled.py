@@ -9,11 +9,13 @@ from msgspec import Struct
 
 from epbuild.core.errors import Problem, StepId, VerifyError
 from epbuild.onnxfile.read.model_header import ModelHeader
+from epbuild.onnxfile.read.payload import Payload
 from epbuild.verify.checks import (
     ExpectedEp,
     check_contexts,
     check_embedding,
     check_one_binary,
+    check_one_file,
     check_references,
     check_sources,
     check_target,
@@ -23,7 +25,6 @@ from epbuild.verify.checks import (
 )
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Flaw
-from epbuild.verify.payload import Payload
 
 
 class ExpectedModel(Struct, frozen=True):
@@ -79,6 +80,7 @@ def _find_flaws(model: Model, item: ExpectedModel, expected: Expected) -> Iterat
         yield from check_embedding(model, embed=item.embed)
         yield from check_contexts(model)
         yield from check_references(model)
+        yield from check_one_file(model)
 
 
 def _find_target_flaws(models: Sequence[Model], eps: Sequence[ExpectedEp]) -> Iterator[Flaw]:

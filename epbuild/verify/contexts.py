@@ -16,12 +16,12 @@ from epbuild.catalog.normalize import BadValue as BadOption
 from epbuild.catalog.normalize import UnknownName, find_option, normalize
 from epbuild.core.errors import suggest_nearest
 from epbuild.onnxfile.read.epcontext import EPContextNode
+from epbuild.onnxfile.read.payload import Payload
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.checks import ExpectedEp, check_one_binary, check_sources, check_target, find_node_ep, read_target
 from epbuild.verify.facts import Model, format_node_title
 from epbuild.verify.findings import Finding, format_sentence, make_failed
 from epbuild.verify.manifest import Manifest
-from epbuild.verify.payload import Payload
 
 _NUMBER = re.compile(r"[0-9]+")
 _MIN_GRAPH_LENGTH = 16

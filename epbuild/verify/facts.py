@@ -7,13 +7,14 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from epbuild.catalog.catalog import name_source_ep
+from epbuild.catalog.catalog import find_source_entry, name_source_ep
 from epbuild.core.safepath import BadReference, locate
 from epbuild.onnxfile.read.epcontext import EPContextNode, read_compatibility
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
+from epbuild.onnxfile.read.payload import Payload
+from epbuild.onnxfile.read.weights_files import find_weights
 from epbuild.onnxfile.read.wire import MalformedModel
-from epbuild.verify.payload import Payload
 
 _MAX_NAME_LENGTH = 60
 
@@ -24,6 +25,8 @@ class Context(Struct, frozen=True):
     node: EPContextNode
     payload: Payload | None = None
     flaw: str | None = None
+    weights: str | None = None
+    """Reference of the file beside the context binary that contains the context's weights. None if there is none."""
 
 
 class Model(Struct, frozen=True, dict=True):
@@ -90,10 +93,12 @@ class Model(Struct, frozen=True, dict=True):
 
     @property
     def references(self) -> tuple[str, ...]:
-        """Names of context binaries and external data, as the model spells them, without duplicates."""
+        """Names of context binaries, their weights and external data, as the model spells them, without duplicates."""
         if isinstance(self.header, str):
             return ()
-        return tuple(dict.fromkeys((*(node.reference for node in self.nodes if node.reference), *self.header.external_data)))
+        binaries = (node.reference for node in self.nodes)
+        weights = (context.weights for context in self.contexts)
+        return tuple(dict.fromkeys(filter(None, (*binaries, *weights, *self.header.external_data))))
 
     def resolve_beside(self, name: str) -> str:
         """Return the POSIX path, below the artifact's folder, of a file that the model refers to."""
@@ -104,14 +109,16 @@ class Model(Struct, frozen=True, dict=True):
         return None if node.reference is None else self.resolve_beside(node.reference)
 
     def _load_context(self, node: EPContextNode) -> Context:
+        payload = None
         try:
             payload = Payload.of(self.path, node)
+            weights = find_weights(self.path, node, find_source_entry(node.source))
         except BadReference as error:
-            return Context(node, flaw=str(error))
+            return Context(node, payload, str(error))
         except OSError as error:
             return Context(node, flaw=f"the context binary '{node.reference}' cannot be read: {error.strerror or error}")
         is_empty = payload is not None and node.reference is not None and not payload.size
-        return Context(node, payload, f"the context binary '{node.reference}' is empty" if is_empty else None)
+        return Context(node, payload, f"the context binary '{node.reference}' is empty" if is_empty else None, weights)
 
     def _find_data_flaw(self, location: str, needed: int) -> str | None:
         try:

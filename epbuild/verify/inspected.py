@@ -16,6 +16,17 @@ class InspectedValue(TypedDict):
     """Dimensions: numbers, symbols, or null for unknown dimensions. Null if the rank is unknown."""
 
 
+class InspectedWeights(TypedDict):
+    """File beside a context binary that contains the context's weights."""
+
+    reference: str
+    """Name of the file, relative to the model's folder."""
+    size: int
+    """Bytes of the file."""
+    sha256: str
+    """Digest of the file."""
+
+
 class InspectedNode(TypedDict):
     """EPContext node, with all attributes of the operator's schema."""
 
@@ -51,6 +62,8 @@ class InspectedNode(TypedDict):
     """Bytes of the context; null if it cannot be read."""
     sha256: str | None
     """Digest of the context; null if it cannot be read."""
+    weights: InspectedWeights | None
+    """File beside the context binary that contains the context's weights; null if there is none."""
     target: str | None
     """Target recorded in the context; null if the context records no target."""
     problem: str | None

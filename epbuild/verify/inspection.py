@@ -11,22 +11,24 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from epbuild.catalog.catalog import find_source_entry
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
 from epbuild.onnxfile.read.epcontext import EPContextNode, read_compatibility
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader, format_operator
+from epbuild.onnxfile.read.payload import Payload
+from epbuild.onnxfile.read.weights_files import find_weights, name_weights
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.result import FallbackNode, ValueType
 from epbuild.verify.artifact import list_artifact_files
 from epbuild.verify.contexts import read_context_target
 from epbuild.verify.manifest import BadManifest, read_manifest
-from epbuild.verify.payload import Payload
 from epbuild.verify.signature import get_signature
 
 if TYPE_CHECKING:
-    from epbuild.verify.inspected import BrokenModel, InspectedModel, Inspection, SharedFile
+    from epbuild.verify.inspected import BrokenModel, InspectedModel, InspectedWeights, Inspection, SharedFile
 
 FORMAT = 1
 _ATTRIBUTES = (
@@ -148,7 +150,7 @@ def _describe_node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict
         "others": dict(node.others),
         "written": dict(node.written),
         "reference": node.reference,
-        **dict.fromkeys(("size", "sha256", "target", "problem")),
+        **dict.fromkeys(("size", "sha256", "weights", "target", "problem")),
     }
     try:
         payload = Payload.of(path, node)
@@ -158,11 +160,20 @@ def _describe_node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict
         size = {"size": payload.size}
         if payload.size == 0:
             return described | size | {"problem": "the context is empty" if node.main_context else None}
-        return described | size | {"sha256": contexts.digest(payload), "target": contexts.target(payload, node.source)}
+        described |= size | {"sha256": contexts.digest(payload), "target": contexts.target(payload, node.source)}
+        return described | {"weights": _describe_weights(path, node, contexts)}
     except BadReference as error:
         return described | {"problem": str(error)}
     except OSError as error:
         return described | {"problem": f"the context cannot be read: {error.strerror or error}"}
+
+
+def _describe_weights(path: Path, node: EPContextNode, contexts: _Contexts) -> InspectedWeights | None:
+    weights = find_weights(path, node, find_source_entry(node.source))
+    if weights is None:
+        return None
+    payload = Payload.whole(path.parent / weights)
+    return {"reference": weights, "size": payload.size, "sha256": contexts.digest(payload)}
 
 
 def _count_other_operators(header: ModelHeader) -> dict[str, int]:
@@ -215,8 +226,10 @@ def _find_shared(models: Iterable[tuple[Path, ModelHeader]]) -> list[SharedFile]
 
 
 def _find_referenced_files(path: Path, header: ModelHeader) -> Iterator[Path]:
-    """Yield the existing context binaries and external data files of a model."""
-    for reference in (*(node.reference for node in header.ep_context_nodes), *header.external_data):
+    """Yield the existing context binaries, their weights files and external data files of a model."""
+    nodes = header.ep_context_nodes
+    weights = (name_weights(node.reference, find_source_entry(node.source)) for node in nodes if node.reference is not None)
+    for reference in (*(node.reference for node in nodes), *weights, *header.external_data):
         try:
             if reference is not None:
                 yield locate(path.parent, reference)

@@ -14,10 +14,10 @@ from epbuild.core.defaults import MANIFEST, STATEMENT
 from epbuild.core.digest import Count
 from epbuild.core.safepath import BadReference, MissingReference, locate, open_regular
 from epbuild.core.shown import describe_files
+from epbuild.onnxfile.read.payload import Payload
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.findings import EMIT_AGAIN, Finding, format_sentence
 from epbuild.verify.manifest import ListedFile
-from epbuild.verify.payload import Payload
 
 _BOTH_AGAIN = "Copy the archive and its statement again from the same build."
 _MAX_STATEMENT_BYTES = 64 << 20

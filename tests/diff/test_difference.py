@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from epbuild.core.errors import NothingToVerify
 from epbuild.diff.difference import Comparison, compare
 from epbuild.diff.facts import Incomparable
-from epbuild.verify.payload import Payload
+from epbuild.onnxfile.read.payload import Payload
+from tests.onnxfile.context_models import encapsulated
 from tests.support.compiled_models import BINARY, QNN, SIGNATURE, context_node, save
 from tests.support.moments import at_each_call
 
@@ -398,6 +399,14 @@ def test_inline_weights_are_not_distinguished_from_the_graph(tmp_path: Path) -> 
         onnx.save(loaded, path)
     found = compare(tmp_path / "old", tmp_path / "new")
     assert found.senses == ("graph or weights",)
+
+
+def test_weights_beside_a_context_are_compared_with_it(tmp_path: Path) -> None:
+    old, new = encapsulated(tmp_path / "old/m.onnx"), encapsulated(tmp_path / "new/m.onnx")
+    assert compare(old, new).differences == ()
+    (new.parent / "net.bin").write_bytes(bytes(32))
+    (difference,) = compare(old, new).differences
+    assert (difference.sense, difference.what) == ("context", "m.onnx: weights of the context")
 
 
 def test_embedded_contexts_are_compared_like_external_contexts(tmp_path: Path) -> None:

@@ -67,6 +67,27 @@ def compiled(
     return write(path, [node], [value(takes)], [value(gives)], **more)
 
 
+IR = """\
+<?xml version="1.0"?>
+<net name="onnx_Frontend_IR" version="11">
+	<layers>
+		<layer id="1" name="w" type="Const" version="opset1">
+			<data element_type="f32" shape="2, 2" offset="16" size="16" />
+		</layer>
+	</layers>
+</net>
+"""
+"""An OpenVINO model as its tools write it, shortened. Its weights are the bytes 16 to 32 of the file beside it."""
+
+
+def encapsulated(path: Path, takes: str = "x", gives: str = "y", name: str = "net", **more: Any) -> Path:
+    """Write an EPContext model around an OpenVINO model in two files, NAME.xml and NAME.bin."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (path.parent / f"{name}.xml").write_text(IR, encoding="utf-8")
+    (path.parent / f"{name}.bin").write_bytes(bytes(range(32)))
+    return compiled(path, takes, gives, OPENVINO, f"{name}.xml", **more)
+
+
 def files(folder: Path) -> dict[str, bytes]:
     """Return every file below a folder by its relative POSIX path."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

@@ -16,7 +16,7 @@ from epbuild.onnxfile.merge.connection import Connection, read_connections
 from epbuild.onnxfile.merge.merge import Merged, merge_models, read_members
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.wire import encode_varint
-from tests.onnxfile.context_models import OPENVINO, QNN, compiled, context, files, value, write
+from tests.onnxfile.context_models import OPENVINO, QNN, compiled, context, encapsulated, files, value, write
 from tests.onnxfile.models import external_tensor, if_node
 
 
@@ -353,6 +353,19 @@ def test_models_with_different_spellings_of_an_ep_are_merged_as_models_of_one_ep
         merge_models([(first, ""), (other, "")], (), tmp_path / "d.onnx", find_source_entry)
 
 
+def test_weights_beside_a_context_are_copied_with_it(tmp_path: Path) -> None:
+    first, second = compiled(tmp_path / "a.onnx", "x", "y"), encapsulated(tmp_path / "b.onnx", "y", "z")
+    made = merged(tmp_path, first, second)
+    assert {path.name for path in made.files} == {"a_qnn.bin", "net.xml", "net.bin"}
+    assert files(tmp_path / "out")["net.bin"] == (tmp_path / "net.bin").read_bytes()
+    # A context gets another name if its name is taken by other bytes, and its weights follow.
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "net.xml").write_bytes(b"other")
+    made = merge_models([(first, ""), (second, "")], None, other / "m.onnx", find_source_entry)
+    assert {path.name for path in made.files} == {"a_qnn.bin", "net_2.xml", "net_2.bin"}
+
+
 def conflicting_data(folder: Path) -> tuple[Path, Path]:
     for name in ("1", "2"):
         (folder / name).mkdir()
@@ -367,6 +380,11 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path], MergeRequest]]] = {
         "EPB626",
         "OpenVINOExecutionProvider loads only 1 context per model, but the merged model would have 2",
         lambda f: MergeRequest(pair(f, OV, OV)),
+    ),
+    "weights whose name is taken": (
+        "EPB624",
+        "the weights of a context of .*b.onnx cannot be written to net.bin: another file has this name",
+        lambda f: MergeRequest((compiled(f / "1/a.onnx", "x", "y", binary="net.bin"), encapsulated(f / "b.onnx", "y", "z"))),
     ),
     "two OpenVINO embedded": (
         "EPB626",

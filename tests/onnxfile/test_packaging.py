@@ -5,18 +5,23 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from epbuild.catalog.catalog import find_source_entry
 from epbuild.core.errors import ChangeRefused, EpbuildError
-from epbuild.onnxfile.edit.packaging import Packaging, repackage
+from epbuild.onnxfile.edit import packaging as edited
+from epbuild.onnxfile.edit.packaging import Packaging
 from epbuild.onnxfile.edit.rewrite import embed, relink
 from epbuild.onnxfile.read.headers import read_header
-from tests.onnxfile.context_models import OPENVINO, compiled, context, files, value, write
+from tests.onnxfile.context_models import OPENVINO, compiled, context, encapsulated, files, value, write
 from tests.onnxfile.models import external_tensor
 from tests.support.moments import at_each_return
+
+repackage = partial(edited.repackage, find_ep=find_source_entry)
 
 
 def reference(model: Path) -> str | None:
@@ -211,6 +216,21 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path], ChangeRequest]]] = {
     ),
     "the name of external data": ("EPB624", "is external data", lambda f: requested([with_data(f)], "rename", "w.bin", f / "o")),
     "a link in place": ("EPB624", "is a link", lambda f: requested([linked(f)], "embed")),
+    "a context of two files": (
+        "EPB626",
+        "is in two files, net.xml and net.bin, but a model can embed only one",
+        lambda f: requested([encapsulated(f / "m.onnx")], "embed", None, f / "o"),
+    ),
+    "a name by which its weights are not found": (
+        "EPB624",
+        "'new.bin' must end in '.xml', because the EP finds the weights in net.bin by this name",
+        lambda f: requested([encapsulated(f / "m.onnx")], "rename", "new.bin", f / "o"),
+    ),
+    "an existing name of its weights": (
+        "EPB624",
+        "new.bin already exists",
+        lambda f: requested([taken(f, "new.bin"), encapsulated(f / "m.onnx")][1:], "rename", "new.xml"),
+    ),
     "a missing model": ("EPB600", "cannot be read", lambda f: requested([f / "gone.onnx"], "embed")),
     "an invalid model": ("EPB602", "not a complete ONNX file", lambda f: requested([taken(f, "x.onnx"), f / "x.onnx"], "embed")),
 }
@@ -228,6 +248,38 @@ def test_invalid_change_is_refused_in_one_sentence_and_changes_nothing(tmp_path:
     assert "\n" not in problem.message
     assert refused.value.exit_code == (2 if isinstance(refused.value, ChangeRefused) else 1)
     assert (sorted(tmp_path.rglob("*")), files(tmp_path)) == before
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_weights_beside_a_context_move_with_it(tmp_path: Path, in_place: bool) -> None:
+    model = encapsulated(tmp_path / "m.onnx")
+    before = files(tmp_path)
+    folder = tmp_path if in_place else tmp_path / "out"
+    made = repackage([model], "rename", binary="c/new.xml", destination=None if in_place else folder)
+    assert made.binaries == (folder / "c/new.bin", folder / "c/new.xml")
+    assert made.removed == ((tmp_path / "net.bin", tmp_path / "net.xml") if in_place else ())
+    found = files(folder)
+    assert sorted(found) == ["c/new.bin", "c/new.xml", "m.onnx"]
+    assert (found["c/new.bin"], found["c/new.xml"]) == (before["net.bin"], before["net.xml"])
+
+
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [(None, "the weights 'net.bin' of the context 'net.xml' do not exist beside 'm.onnx'"), (31, "have 31 bytes; .* needs 32")],
+)
+def test_missing_or_short_weights_are_reported(tmp_path: Path, left: int | None, words: str) -> None:
+    model = encapsulated(tmp_path / "m.onnx")
+    (tmp_path / "net.bin").unlink() if left is None else (tmp_path / "net.bin").write_bytes(bytes(left))
+    with pytest.raises(EpbuildError, match=words) as refused:
+        change([model], "rename", "new.xml")
+    assert refused.value.problems[0].code == "EPB605"
+
+
+def test_context_without_weights_needs_no_second_file(tmp_path: Path) -> None:
+    model = encapsulated(tmp_path / "m.onnx")
+    (tmp_path / "net.xml").write_text("<?xml version='1.0'?><net name='n'></net>", encoding="utf-8")
+    (tmp_path / "net.bin").unlink()
+    assert repackage([model], "rename", binary="new.xml", destination=None).binaries == (tmp_path / "new.xml",)
 
 
 def test_missing_binary_has_its_own_error(tmp_path: Path) -> None:

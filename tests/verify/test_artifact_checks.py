@@ -15,6 +15,7 @@ import pytest
 from epbuild.verify.artifact import find_artifacts
 from epbuild.verify.findings import Finding
 from epbuild.verify.static import check_artifact, find_faulty_models
+from tests.onnxfile.context_models import encapsulated
 from tests.support.compiled_models import (
     BINARY,
     GRAPHS,
@@ -408,6 +409,19 @@ def test_external_data_too_short_for_its_tensors_is_found_without_a_manifest(tmp
     (tmp_path / "w.data").write_bytes(bytes(80))
     assert failures(model) == set()
     (tmp_path / "w.data").write_bytes(bytes(79))
+    assert failures(model) == {("references", "m.onnx", "EPB605")}
+
+
+def test_weights_beside_a_context_are_checked_with_it(tmp_path: Path) -> None:
+    model = encapsulated(tmp_path / "m.onnx")
+    assert failures(model) == set()
+    eps = [{"ep": OPENVINO, "provider_options": {}}]
+    encapsulated(tmp_path / "dist/prefill_ctx.onnx")
+    list_files(tmp_path / "dist", share=False, eps=eps, models=["prefill"], leave_out=["net.bin"], source={})
+    assert failures(tmp_path / "dist") == {("references", "prefill_ctx.onnx", "EPB605")}
+    (tmp_path / "net.bin").write_bytes(bytes(31))
+    assert failures(model) == {("references", "m.onnx", "EPB605")}
+    (tmp_path / "net.bin").unlink()
     assert failures(model) == {("references", "m.onnx", "EPB605")}
 
 

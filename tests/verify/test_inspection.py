@@ -11,8 +11,9 @@ import pytest
 from onnx import helper
 
 from epbuild.core.errors import VerifyError
+from epbuild.onnxfile.read.payload import Payload
 from epbuild.verify.inspection import inspect_files, inspect_model
-from epbuild.verify.payload import Payload
+from tests.onnxfile.context_models import encapsulated
 from tests.support.compiled_models import BINARY, QNN, context_node, list_files, relu, save
 from tests.support.moments import at_each_call
 
@@ -57,6 +58,21 @@ def test_an_embedded_context_has_its_size_digest_and_target(tmp_path: Path) -> N
     [node] = found["ep_context_nodes"]
     assert (node["embed_mode"], node["size"], node["problem"]) == (1, len(BINARY), None)
     assert (node["sha256"], node["target"]) == (hashlib.sha256(BINARY).hexdigest(), "SC8380XP")
+
+
+def test_weights_beside_a_context_are_shown(tmp_path: Path) -> None:
+    model = encapsulated(tmp_path / "m.onnx")
+    [node] = inspect_model(model)["ep_context_nodes"]
+    digest = hashlib.sha256((tmp_path / "net.bin").read_bytes()).hexdigest()
+    assert node["weights"] == {"reference": "net.bin", "size": 32, "sha256": digest}
+    encapsulated(tmp_path / "n.onnx")
+    assert [Path(shared["file"]).name for shared in inspect_files([tmp_path])["shared"]] == ["net.xml", "net.bin"]
+    (tmp_path / "net.bin").unlink()
+    [node] = inspect_model(model)["ep_context_nodes"]
+    assert (node["weights"], node["problem"]) == (
+        None,
+        "the weights 'net.bin' of the context 'net.xml' do not exist beside 'm.onnx'",
+    )
 
 
 def test_every_attribute_is_shown_and_defaults_are_marked(tmp_path: Path) -> None:

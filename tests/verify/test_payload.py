@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import AttributeProto, helper
 
+from epbuild.onnxfile.read.payload import Payload
 from epbuild.onnxfile.read.wire import encode_varint
-from epbuild.verify.payload import Payload
 from tests.support.compiled_models import QNN, SHARED
 
 ROOT = Path(__file__).parents[2]

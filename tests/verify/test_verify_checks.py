@@ -14,11 +14,12 @@ from msgspec.structs import replace
 from epbuild.catalog.catalog import entry
 from epbuild.catalog.facts import Binary
 from epbuild.core.errors import VerifyError
+from epbuild.onnxfile.read.payload import Payload
 from epbuild.verify.checks import ExpectedEp, check_embedded_size, read_target
 from epbuild.verify.compiled import CompiledModel, Expected, ExpectedModel, check_compiled
 from epbuild.verify.expectations import SharedBytes, check_shared_bytes
 from epbuild.verify.facts import Model
-from epbuild.verify.payload import Payload
+from tests.onnxfile.context_models import encapsulated
 from tests.support.compiled_models import BINARY, OPENVINO, QNN, TARGET_PATTERN, context_node, relu, save
 
 STEP = "share:decoder/npu"
@@ -178,6 +179,14 @@ def test_a_faulty_result_is_refused_with_the_fault_named(out: Path, name: str) -
     found = problems(out)
     assert {seen for seen, _ in found} == {code}
     assert any(words in message for _, message in found)
+
+
+def test_context_with_weights_in_a_second_file_is_refused(tmp_path: Path) -> None:
+    encapsulated(tmp_path / "m_ctx.onnx")
+    expected = Expected(STEP, (ExpectedEp(OPENVINO, entry(OPENVINO)),), (ExpectedModel("m", "m_ctx.onnx"),))
+    [(code, message)] = problems(tmp_path, expected)
+    assert code == "EPB421"
+    assert "a context is in two files, net.xml and net.bin" in message
 
 
 def two_eps(*, qnn: str | None = "SC8380XP", openvino: str | None = "NPU4000") -> Expected:

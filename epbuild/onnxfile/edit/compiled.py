@@ -11,6 +11,7 @@ from epbuild.core.safepath import BadReference, locate
 from epbuild.onnxfile.read.epcontext import EPContextNode, resolve
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
+from epbuild.onnxfile.read.weights_files import ContextEp, find_weights
 from epbuild.onnxfile.read.wire import MalformedModel
 
 
@@ -34,6 +35,14 @@ def find_binary(path: Path, node: EPContextNode) -> Path:
     """Return the context binary that a node of the model `path` refers to. Raises VerifyError (EPB605)."""
     try:
         return resolve(path, node)
+    except BadReference as error:
+        raise VerifyError(Problem("EPB605", f"{path}: {error}")) from error
+
+
+def find_context_weights(path: Path, node: EPContextNode, ep: ContextEp | None) -> str | None:
+    """Return the reference of the weights file of a node's context, or None if there is none. Raises VerifyError (EPB605)."""
+    try:
+        return find_weights(path, node, ep)
     except BadReference as error:
         raise VerifyError(Problem("EPB605", f"{path}: {error}")) from error
 

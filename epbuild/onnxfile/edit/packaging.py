@@ -11,15 +11,16 @@ from typing import Literal
 
 from msgspec import Struct
 
-from epbuild.core.digest import hash_part
+from epbuild.core.digest import hash_file, hash_part
 from epbuild.core.errors import ChangeRefused, Problem, VerifyError
 from epbuild.core.safepath import BadReference, check_reference, open_regular, resolve_links
-from epbuild.onnxfile.edit.compiled import References, find_binary, find_data, read_compiled
+from epbuild.onnxfile.edit.compiled import References, find_binary, find_context_weights, find_data, read_compiled
 from epbuild.onnxfile.edit.rewrite import PROTOBUF_LIMIT, embed, extract, relink
 from epbuild.onnxfile.edit.staging import drafts, make_exists_error, overwrite, publish, stage
 from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
+from epbuild.onnxfile.read.weights_files import ContextEp, FindEp, name_weights
 
 Packaging = Literal["embed", "extract", "rename"]
 """Kind of change. `embed` an external context, `extract` an embedded context, or `rename` or move a context binary."""
@@ -33,11 +34,11 @@ class Repackaged(Struct, frozen=True):
 
     models: tuple[Path, ...]
     binaries: tuple[Path, ...]
-    """Context binaries that the models now refer to."""
+    """Context binaries that the models now refer to, with the weights files beside them."""
     removed: tuple[Path, ...] = ()
-    """Context binaries that were removed, because no model in their folder still refers to them."""
+    """Files of contexts that were removed, because no model in their folder still refers to them."""
     kept: tuple[Path, ...] = ()
-    """Context binaries that were kept, because `unreadable` files beside them may refer to them."""
+    """Files of contexts that were kept, because `unreadable` files beside them may refer to them."""
     unreadable: tuple[Path, ...] = ()
 
 
@@ -48,6 +49,14 @@ class _Model(Struct, frozen=True):
     header: ModelHeader
     node: EPContextNode
     binary: Path | None
+    ep: ContextEp | None
+    weights: Path | None
+    """File beside `binary` that contains the context's weights. None if there is none."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Files of the context."""
+        return tuple(path for path in (self.weights, self.binary) if path is not None)
 
     def digest(self) -> str:
         start, size = self.node.payload or (0, 0)
@@ -58,7 +67,7 @@ class _Model(Struct, frozen=True):
 
 
 class _Draft(Struct, frozen=True):
-    """New form of a model: the names of the model and its context binary in their folder.
+    """New form of a model: the names of the model, its context binary and the context's weights file in their folder.
 
     The binary's name is None if the model embeds its context.
     """
@@ -66,21 +75,28 @@ class _Draft(Struct, frozen=True):
     old: _Model
     name: str
     reference: str | None
+    weights: str | None
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.weights, self.reference) if name is not None)
 
 
-def repackage(models: Sequence[Path], packaging: Packaging, *, binary: str | None, destination: Path | None) -> Repackaged:
+def repackage(
+    models: Sequence[Path], packaging: Packaging, *, binary: str | None, destination: Path | None, find_ep: FindEp
+) -> Repackaged:
     """Embed, extract or rename the contexts of `models`. Each model has its own context, or all models share one.
 
     `binary` is the new reference, relative to the models' folder. If it is None, an extracted context is named after its
-    model. `destination` is a folder for the results or, if it ends in `.onnx`, the file of a single result. If it is None, the
-    models are changed in place, and a context binary is removed if no model beside it still refers to it. Every byte
-    outside the context stays the same.
+    model. The weights file of a context moves with it. `destination` is a folder for the results or, if it ends in `.onnx`,
+    the file of a single result. If it is None, the models are changed in place, and the files of a context are removed if no
+    model beside them still refers to them. Every byte outside the context stays the same.
 
-    Raises ChangeRefused (EPB620 to EPB624) if the change is impossible or the EP would not load the result. Raises
+    Raises ChangeRefused (EPB620 to EPB624, EPB626) if the change is impossible or the EP would not load the result. Raises
     VerifyError (EPB600, EPB602, EPB605) if a model is incomplete. In both cases, nothing was changed. After an OSError
     during an in-place change, each model is either old or new, and has its context binary.
     """
-    opened = [_open(path, packaging) for path in dict.fromkeys(models)]
+    opened = [_open(path, packaging, find_ep) for path in dict.fromkeys(models)]
     folder = _find_folder(opened)
     if binary is not None:
         _check_name(binary)
@@ -91,9 +107,9 @@ def repackage(models: Sequence[Path], packaging: Packaging, *, binary: str | Non
     for model in opened:
         name = destination.name if one_file and destination is not None else model.path.name
         reference = None if packaging == "embed" else binary or f"{PurePosixPath(name).stem}.bin"
-        new.append(_Draft(model, name, reference))
+        new.append(_Draft(model, name, reference, _name_new_weights(model, reference)))
     _check_names(new, target, in_place=destination is None)
-    references = list(dict.fromkeys(draft.reference for draft in new if draft.reference is not None))
+    references = list(dict.fromkeys(reference for draft in new for reference in draft.references))
     with drafts(target) as draft_folder:
         for draft in new:
             _write(draft, draft_folder, packaging, in_place=destination is None)
@@ -108,7 +124,7 @@ def repackage(models: Sequence[Path], packaging: Packaging, *, binary: str | Non
     paths = tuple(target / draft.name for draft in new), tuple(target / reference for reference in references)
     if destination is not None:
         return Repackaged(*paths)
-    unused = tuple(dict.fromkeys(model.binary for model in opened if model.binary is not None))
+    unused = tuple(dict.fromkeys(file for model in opened for file in model.files))
     if unreadable:
         return Repackaged(*paths, kept=unused, unreadable=unreadable)
     for path in unused:
@@ -120,7 +136,7 @@ def repackage(models: Sequence[Path], packaging: Packaging, *, binary: str | Non
     return Repackaged(*paths, removed=unused)
 
 
-def _open(path: Path, packaging: Packaging) -> _Model:
+def _open(path: Path, packaging: Packaging, find_ep: FindEp) -> _Model:
     header = read_compiled(path)
     embedded = [node for node in header.ep_context_nodes if node.payload is not None]
     referring = [node for node in header.ep_context_nodes if node.reference is not None]
@@ -141,12 +157,29 @@ def _open(path: Path, packaging: Packaging) -> _Model:
         raise ChangeRefused(Problem("EPB621", message))
     node = (referring or embedded)[0]
     binary = find_binary(path, node) if referring else None
+    ep = find_ep(node.source)
+    weights = find_context_weights(path, node, ep)
+    if packaging == "embed" and weights is not None:
+        message = f"the context of {path} is in two files, {node.reference} and {weights}, but a model can embed only one"
+        raise ChangeRefused(Problem("EPB626", message, None, "Keep both files beside the model."))
     if packaging == "embed" and binary is not None:
         size = path.stat().st_size + binary.stat().st_size
         if size > PROTOBUF_LIMIT - _LENGTHS:
             message = f"{path} with its context embedded would have {size:,} bytes, but readers do not support models over 2 GiB"
             raise ChangeRefused(Problem("EPB623", message))
-    return _Model(path, header, node, binary)
+    return _Model(path, header, node, binary, ep, path.parent / weights if weights is not None else None)
+
+
+def _name_new_weights(model: _Model, reference: str | None) -> str | None:
+    """Return the name of the weights file for a context that is renamed to `reference`. Raises ChangeRefused (EPB624)."""
+    if model.weights is None or reference is None:
+        return None
+    name = name_weights(reference, model.ep)
+    if name is None:
+        suffix = PurePosixPath(str(model.node.reference)).suffix
+        message = f"'{reference}' must end in '{suffix}', because the EP finds the weights in {model.weights.name} by this name"
+        raise ChangeRefused(Problem("EPB624", message))
+    return name
 
 
 def _find_folder(models: Sequence[_Model]) -> Path:
@@ -200,16 +233,15 @@ def _check_sharing(models: Sequence[_Model], packaging: Packaging, binary: str |
 
 def _check_names(new: Sequence[_Draft], target: Path, *, in_place: bool) -> None:
     for draft in new:
-        names = [draft.reference] if in_place else [draft.name, draft.reference]
-        for name in names:
-            if name is not None and os.path.lexists(target / name):
+        for name in draft.references if in_place else (draft.name, *draft.references):
+            if os.path.lexists(target / name):
                 raise make_exists_error(target / name)
-            if name is not None and name == draft.name and name == draft.reference:
+            if name == draft.name and name in draft.references:
                 raise ChangeRefused(Problem("EPB624", f"{name} cannot be the name of both the model and its context binary"))
-        if draft.reference in draft.old.header.external_data:
-            raise ChangeRefused(
-                Problem("EPB624", f"{draft.reference} is external data of {draft.old.path} and must not be replaced")
-            )
+        for name in draft.references:
+            if name in draft.old.header.external_data:
+                message = f"{name} is external data of {draft.old.path} and must not be replaced"
+                raise ChangeRefused(Problem("EPB624", message))
         if in_place and draft.old.path.is_symlink():
             raise ChangeRefused(
                 Problem(
@@ -233,6 +265,8 @@ def _write(draft: _Draft, folder: Path, packaging: Packaging, *, in_place: bool)
     elif binary is not None and old.binary is not None and draft.reference is not None:
         if not binary.exists():
             stage(old.binary, binary, link=in_place)
+            if old.weights is not None and draft.weights is not None:
+                stage(old.weights, folder / draft.weights, link=in_place)
         relink(old.path, folder / draft.name, {str(old.node.reference): draft.reference})
 
 
@@ -241,13 +275,22 @@ def _check_draft(draft: _Draft, folder: Path) -> None:
     path, old = folder / draft.name, draft.old
     header = read_header(path)
     node = next(node for node in header.ep_context_nodes if node.reference is not None or node.payload is not None)
-    new = _Model(path, header, node, find_binary(path, node) if node.reference is not None else None)
+    binary = find_binary(path, node) if node.reference is not None else None
+    weights = find_context_weights(path, node, old.ep)
+    new = _Model(path, header, node, binary, old.ep, folder / weights if weights is not None else None)
     linked = new.binary is not None and old.binary is not None and new.binary.samefile(old.binary)
+    has_weights = weights == draft.weights and (
+        new.weights is None or old.weights is None or _have_same_content(new.weights, old.weights)
+    )
     references = {node.reference for node in header.ep_context_nodes if node.payload is not None or node.reference is not None}
     if references != {draft.reference} or _strip_context(header) != _strip_context(old.header):
         raise VerifyError(Problem("EPB629", f"the result for {old.path} differs in more than its context; nothing was changed"))
-    if not linked and new.digest() != old.digest():
+    if not has_weights or (not linked and new.digest() != old.digest()):
         raise VerifyError(Problem("EPB629", f"the result for {old.path} has a different context; nothing was changed"))
+
+
+def _have_same_content(file: Path, other: Path) -> bool:
+    return file.samefile(other) or hash_file(file) == hash_file(other)
 
 
 def _strip_context(header: ModelHeader) -> ModelHeader:

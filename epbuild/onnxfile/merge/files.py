@@ -11,10 +11,12 @@ from typing import Any
 
 from epbuild.core.digest import hash_file
 from epbuild.core.errors import ChangeRefused, Problem
-from epbuild.onnxfile.edit.compiled import find_binary, find_data
+from epbuild.onnxfile.edit.compiled import find_binary, find_context_weights, find_data
 from epbuild.onnxfile.edit.staging import stage
 from epbuild.onnxfile.merge.connection import ConnectedModel
 from epbuild.onnxfile.merge.naming import GraphPart
+from epbuild.onnxfile.read.epcontext import EPContextNode
+from epbuild.onnxfile.read.weights_files import ContextEp, name_weights
 
 
 def stage_files(
@@ -29,13 +31,13 @@ def stage_files(
         references: dict[str, str] = {}
         for node in member.header.ep_context_nodes:
             if node.reference is not None and node.reference not in references:
-                references[node.reference] = names.place(node.reference, find_binary(member.path, node))
+                name = references[node.reference] = names.place(node.reference, find_binary(member.path, node))
+                _place_weights(names, member, node, name, part.find_ep(node.source))
         for proto_node in part.contexts:
             _set_reference(proto_node, references)
         for location in member.header.external_data:
             if names.place(location, find_data(member.path, location)) != str(PurePosixPath(location)):
-                message = f"the external data of {member.label} cannot be written to {location}: another file has this name"
-                raise ChangeRefused(Problem("EPB624", message, None, "Merge into another folder, or rename the data."))
+                raise _make_taken_error(f"the external data of {member.label}", location)
     new = []
     for name, source in names.placed.values():
         exists = (destination.parent / name).exists()
@@ -43,6 +45,18 @@ def stage_files(
         if not exists:
             new.append(name)
     return [name for name, _ in names.placed.values()], new
+
+
+def _place_weights(names: _FreeNames, member: ConnectedModel, node: EPContextNode, binary: str, ep: ContextEp | None) -> None:
+    """Place the weights of a node's context beside the context, whose new name is `binary`."""
+    weights, new = find_context_weights(member.path, node, ep), name_weights(binary, ep)
+    if weights is not None and new is not None and names.place(new, member.path.parent / weights) != str(PurePosixPath(new)):
+        raise _make_taken_error(f"the weights of a context of {member.label}", new)
+
+
+def _make_taken_error(what: str, name: str) -> ChangeRefused:
+    message = f"{what} cannot be written to {name}: another file has this name"
+    return ChangeRefused(Problem("EPB624", message, None, "Merge into another folder, or rename the data."))
 
 
 class _FreeNames:

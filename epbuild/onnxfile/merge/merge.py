@@ -25,10 +25,11 @@ from epbuild.onnxfile.merge.connection import (
 )
 from epbuild.onnxfile.merge.files import stage_files
 from epbuild.onnxfile.merge.graphs import find_equal_inputs, is_context, read_text_attribute, walk_nodes
-from epbuild.onnxfile.merge.naming import FindEp, GraphPart, connect, name_ep, name_nodes, rename
+from epbuild.onnxfile.merge.naming import FindMergeableEp, GraphPart, connect, name_ep, name_nodes, rename
 from epbuild.onnxfile.read.epcontext import COMPATIBILITY, EPContextNode, resolve
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ValueInfo
+from epbuild.onnxfile.read.weights_files import find_weights
 
 # Upper limit for the bytes that longer names can add to the models.
 _NAMES = 1024 * 1024
@@ -48,7 +49,7 @@ class Merged(Struct, frozen=True):
 
 
 def merge_models(
-    inputs: Sequence[tuple[Path, str]], connections: Sequence[Connection] | None, destination: Path, find_ep: FindEp
+    inputs: Sequence[tuple[Path, str]], connections: Sequence[Connection] | None, destination: Path, find_ep: FindMergeableEp
 ) -> Merged:
     """Merge compiled models, each with a prefix for its names, into `destination`. Write the files of the merged model beside it.
 
@@ -86,7 +87,7 @@ def merge_models(
         for part in parts:
             merged.graph.node.extend(part.proto.graph.node)
         (folder / destination.name).write_bytes(merged.SerializeToString())
-        _check_merged(folder / destination.name, merged, opened)
+        _check_merged(folder / destination.name, merged, opened, find_ep)
         publish(folder, destination.parent, [*new, destination.name])
     return Merged(destination, tuple(destination.parent / name for name in files), joined, shared, tuple(notes))
 
@@ -116,7 +117,7 @@ def _check_size(opened: Sequence[ConnectedModel]) -> None:
         raise ChangeRefused(Problem("EPB623", message, None, "Extract the embedded contexts first: epbuild relink --extract."))
 
 
-def _check_contexts(opened: Sequence[ConnectedModel], find_ep: FindEp) -> None:
+def _check_contexts(opened: Sequence[ConnectedModel], find_ep: FindMergeableEp) -> None:
     """Raise an error if the models have more compiled contexts than an EP loads from one model."""
     contexts: dict[str, dict[object, str]] = {}
     most_contexts: dict[str, int | None] = {}
@@ -237,7 +238,7 @@ def _merge_opsets(parts: Sequence[GraphPart]) -> dict[str, int]:
     return {**merged, **{domain: version for domain, (version, _) in needed.items()}}
 
 
-def _merge_metadata(opened: Sequence[ConnectedModel], find_ep: FindEp, notes: list[str]) -> dict[str, str]:
+def _merge_metadata(opened: Sequence[ConnectedModel], find_ep: FindMergeableEp, notes: list[str]) -> dict[str, str]:
     """Merge the models' metadata. An EP's compatibility string must be equal in all models with a context of this EP."""
 
     def is_of(node: EPContextNode, ep: str | None) -> bool:
@@ -259,7 +260,7 @@ def _merge_metadata(opened: Sequence[ConnectedModel], find_ep: FindEp, notes: li
     return merged
 
 
-def _check_merged(path: Path, merged: Any, opened: Sequence[ConnectedModel]) -> None:
+def _check_merged(path: Path, merged: Any, opened: Sequence[ConnectedModel], find_ep: FindMergeableEp) -> None:
     """Raise VerifyError unless the result has all nodes, inputs and outputs of the models, and a file for each reference."""
     header = read_header(path)
     operators: Counter[tuple[str, str]] = Counter()
@@ -269,6 +270,7 @@ def _check_merged(path: Path, merged: Any, opened: Sequence[ConnectedModel]) -> 
         for node in header.ep_context_nodes:
             if node.reference is not None:
                 resolve(path, node)
+                find_weights(path, node, find_ep(node.source))
     except BadReference as error:
         raise VerifyError(Problem("EPB629", f"the merged model is invalid: {error}")) from error
     written = ([value.name for value in header.inputs], [value.name for value in header.outputs])

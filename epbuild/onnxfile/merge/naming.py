@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.onnxfile.merge.connection import Connection
 from epbuild.onnxfile.merge.graphs import is_context, read_text_attribute, walk_graphs, walk_nodes
+from epbuild.onnxfile.read.weights_files import ContextEp, FindEp
 
 _HINT = "Add a prefix to the names of one model with --prefix."
 
@@ -27,17 +28,14 @@ class ContextTolerance(Protocol):
     def lone_node_name(self) -> bool: ...
 
 
-class ContextEp(Protocol):
+class MergeableEp(ContextEp, Protocol):
     """EP of EPContext nodes, with the changes that it tolerates."""
-
-    @property
-    def ep(self) -> str: ...
 
     @property
     def context_changes(self) -> ContextTolerance: ...
 
 
-FindEp = Callable[[str | None], ContextEp | None]
+FindMergeableEp = Callable[[str | None], MergeableEp | None]
 """Function that returns the EP of the EPContext nodes with a `source`, or None if the EP is unknown.
 
 Nodes of unknown EPs must not change, but any number of such nodes can be merged.
@@ -59,7 +57,7 @@ class GraphPart:
     proto: Any
     lone: bool
     """True if no other model is known to have a graph in the model's context."""
-    find_ep: FindEp
+    find_ep: FindMergeableEp
     names: dict[str, str] = field(init=False)
     contexts: list[Any] = field(init=False)
     fed: set[str] = field(default_factory=set)

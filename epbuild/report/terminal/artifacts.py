@@ -111,6 +111,9 @@ def _list_node_facts(node: Mapping[str, Any]) -> Iterator[_Line]:
         yield "context", "in the node with main_context=1", _PLAIN
     if node["sha256"]:
         yield "sha256", node["sha256"], _PLAIN
+    if node["weights"]:
+        weights = node["weights"]
+        yield "weights", f"{weights['reference']} ({format_size(weights['size'])}), sha256 {weights['sha256']}", _PLAIN
     if node["problem"]:
         yield "problem", node["problem"], _RED
     for label, name in (

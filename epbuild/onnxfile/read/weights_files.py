@@ -1,0 +1,71 @@
+"""Weights files beside context binaries, which EPs find by the name of the binary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from epbuild.core.safepath import BadReference, MissingReference, locate, shorten_reference
+from epbuild.onnxfile.read.epcontext import EPContextNode, resolve
+from epbuild.onnxfile.read.payload import Payload
+
+
+class WeightsRule(Protocol):
+    """Rule for the weights files of an EP. The catalog defines the values and their meaning."""
+
+    @property
+    def beside(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def extent(self) -> str: ...
+
+
+class ContextEp(Protocol):
+    """EP of EPContext nodes."""
+
+    @property
+    def ep(self) -> str: ...
+
+    @property
+    def weights_rule(self) -> WeightsRule | None: ...
+
+
+FindEp = Callable[[str | None], ContextEp | None]
+"""Function that returns the EP of the EPContext nodes with a `source`, or None if the EP is unknown."""
+
+
+def name_weights(reference: str, ep: ContextEp | None) -> str | None:
+    """Return the reference of the weights file beside a context binary. Return None if the EP looks for no weights there."""
+    rule = ep.weights_rule if ep is not None else None
+    path = PurePosixPath(reference)
+    if rule is None or path.suffix != rule.beside:
+        return None
+    return str(path.with_name(rule.name.format(stem=path.stem)))
+
+
+def find_weights(model: Path, node: EPContextNode, ep: ContextEp | None) -> str | None:
+    """Return the reference of the weights file of a node's context, or None if the context has no such file.
+
+    Raises BadReference if a file is missing, too short or outside the model's folder, and OSError.
+    """
+    name = name_weights(node.reference, ep) if node.reference is not None else None
+    if name is None or ep is None or ep.weights_rule is None:
+        return None
+    shown = shorten_reference(name)
+    extents = Payload.whole(resolve(model, node)).find_matches(ep.weights_rule.extent.encode())
+    needed = max((int(match["offset"]) + int(match["size"]) for match in extents), default=0)
+    try:
+        size = locate(model.parent, name, "weights file").stat().st_size
+    except MissingReference as error:
+        if not needed:
+            return None
+        raise MissingReference(
+            f"the weights '{shown}' of the context '{node.reference}' do not exist beside '{model.name}'"
+        ) from error
+    if size < needed:
+        raise BadReference(f"the weights '{shown}' have {size:,} bytes; the context '{node.reference}' needs {needed:,}")
+    return name
