@@ -59,6 +59,14 @@ _COMMANDS = {
     "devices": "Show the EPs of toolchains, and the devices of each EP.",
     "worker": "Execute actions of other machines' builds.",
 }
+_SHARED_MODULES = {
+    **dict.fromkeys(("inspect", "diff", "relink", "merge"), "artifacts"),
+    **dict.fromkeys(("plan", "explain", "log"), "steps"),
+    **dict.fromkeys(("run", "coverage"), "run"),
+    **dict.fromkeys(("clean", "gc"), "cleaning"),
+    **dict.fromkeys(("doctor", "devices"), "doctor"),
+}
+"""Modules that define several commands. All other commands have modules of their own names."""
 
 
 class _Commands(TyperGroup):
@@ -91,7 +99,11 @@ class _Modules(dict[str, Any]):
         super().__init__(dict.fromkeys(_COMMANDS))
 
     def get(self, name: str, default: Any = None) -> Any:
-        return get_command(importlib.import_module(f"epbuild.cli.{name}{'_' * iskeyword(name)}").app) if name in self else default
+        if name not in self:
+            return default
+        module = _SHARED_MODULES.get(name, f"{name}{'_' * iskeyword(name)}")
+        command: Any = get_command(importlib.import_module(f"epbuild.cli.{module}").app)
+        return command.commands[name] if name in _SHARED_MODULES else command
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""`epbuild doctor`: check this machine for problems."""
+"""`epbuild doctor` and `epbuild devices`: check this machine and its EPs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from epbuild import __version__
 from epbuild.cli import arguments, completion
 from epbuild.cli.options import COMMAND_LINE, declare_option, make_application, with_default
 from epbuild.cluster.address import ClusterAddress
-from epbuild.commands.doctor.doctor import Diagnoses, DoctorRequest, HealthListener, run_checks
+from epbuild.commands.doctor.doctor import Diagnoses, DoctorRequest, HealthListener, check_devices, run_checks
 from epbuild.core.errors import EpbuildError
-from epbuild.report.json.checks import build_health_document
+from epbuild.report.json.checks import build_devices_document, build_health_document
 from epbuild.report.json.documents import Document, print_json
 from epbuild.report.terminal.checks import HealthPrinter
 
@@ -90,3 +90,19 @@ def doctor(
         cluster=None if offline else scheduler,
     )
     return show_health(run_checks, request, build_health_document if json else None)
+
+
+@app.command(exits=EXITS)
+def devices(
+    recipe: RecipeIfAny = None,
+    *,
+    no_compile: NoCompile = False,
+    settings: arguments.Settings,
+    json: arguments.Json = False,
+) -> int:
+    """Show the EPs of the recipe's toolchains with their devices. Without a recipe, show the newest toolchains on this machine.
+
+    Each EP compiles and loads a small model in its own process. Nothing is installed.
+    """
+    request = DoctorRequest(find_recipe(recipe), tuple(settings), attempts=not no_compile)
+    return show_health(check_devices, request, build_devices_document if json else None)

@@ -1,4 +1,4 @@
-"""`epbuild run`: build out-of-date steps."""
+"""`epbuild run` and `epbuild coverage`: build out-of-date steps."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from epbuild.cli import arguments
 from epbuild.cli.build_files import AGAINST_NEEDS_REPORT, BuildFiles
 from epbuild.cli.job_options import ShardText, parse_shard
 from epbuild.cli.options import INTERRUPTED, Excludes, OptionGroup, declare_option, make_application
+from epbuild.commands.run import cover
 from epbuild.commands.watch import SourceWatch
 from epbuild.core.errors import EpbuildError
 from epbuild.engine.events import Progress
-from epbuild.report.json.build import plan_document
+from epbuild.report.json.build import build_coverage_document, plan_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.listeners import Listener, WaitingRow
+from epbuild.report.terminal.coverage import CoverageList, print_coverage, print_coverage_markdown
 from epbuild.report.terminal.plan import print_plan
-from epbuild.report.terminal.progress import make_reporter
+from epbuild.report.terminal.progress import make_coverage_reporter, make_reporter
 from epbuild.session.build_result import BuildFailed
 from epbuild.session.events import FilesChanged, Watching
 from epbuild.session.request import Request
@@ -201,3 +203,45 @@ def build_and_watch(watch: SourceWatch, listening: Callable[[], AbstractContextM
             changed = watch.wait()
         except KeyboardInterrupt:
             return code
+
+
+_COVERAGE_RULES = (Excludes(("--markdown",), ("--json",), "--markdown and --json cannot be combined"),)
+
+
+@app.command(rules=_COVERAGE_RULES, exits={0: "the coverage was shown, even if models failed or do not meet `expect`"})
+def coverage(
+    target: arguments.Target,
+    *,
+    jobs: arguments.Jobs = None,
+    retry: arguments.Retry = False,
+    locked: arguments.Locked = False,
+    remote: arguments.RemoteReading,
+    settings: arguments.Settings,
+    markdown: Annotated[bool, declare_option("--markdown", help="Print a Markdown table.")] = False,
+    json: arguments.Json = False,
+) -> int:
+    """Show how much of each model in RECIPE runs on the EP of each target, and why.
+
+    Models that are not compiled yet are compiled. A failed model does not stop the others. Nothing is emitted.
+    """
+    selection = target.selection()
+    request = Request(
+        recipe=selection.recipe,
+        selection=selection.steps,
+        places=selection.places,
+        settings=tuple(settings),
+        jobs=jobs or os.cpu_count() or 1,
+        retry=retry,
+        locked=locked,
+        remote=remote.choice,
+    )
+    found = CoverageList()
+    with make_coverage_reporter(found) as progress:
+        cover(request, progress)
+    if json:
+        print_json(build_coverage_document(found.rows))
+    elif markdown:
+        print_coverage_markdown(found.rows)
+    else:
+        print_coverage(found.rows)
+    return 0

@@ -97,7 +97,7 @@ def worker(
     if address is None:
         raise UsageError("pass the address of the scheduler, such as tcp://host:8786")
     from epbuild.cluster.address import parse_worker_address
-    from epbuild.commands.worker import work
+    from epbuild.cluster.serve import work
 
     work(
         parse_worker_address(address, tls or os.environ.get(arguments.CERTIFICATES), where=address),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import marshal
 import os
 import shutil
@@ -19,9 +18,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.main import get_command
 
 from epbuild import __version__
+from epbuild.cli import app
 from epbuild.cli.app import execute
 from epbuild.commands.plan import survey
 from epbuild.commands.run import run
@@ -393,12 +392,7 @@ def test_incomplete_snapshot_is_ignored_once_a_file_changes(folder: Folder) -> N
     assert folder.try_fast_path() is None
 
 
-OPTIONS = [
-    name
-    for parameter in get_command(importlib.import_module("epbuild.cli.run").app).params
-    for name in parameter.opts
-    if "-" in name
-]
+OPTIONS = [name for parameter in app._Modules().get("run").params for name in parameter.opts if "-" in name]
 VALUES = ["4", "0", "-1", "8GB", "vars.a=b", "a.yaml", "./a.yaml", "sub/b.yaml", "C:\\c.yaml", "d:e.yaml", "emit:*"]
 VALUES += ["compile:x/y/z", "*", "a[1].yaml", "sub/odd:name.yaml", "", "x y", "=", "²"]
 WORDS = st.sampled_from(
