@@ -1,4 +1,4 @@
-"""Action type that compiles a session group, which may share weights."""
+"""Action types that compile a session group, or copy a model into a group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from epbuild.plan.request import compile_document
 from epbuild.plan.result import CompileResult
 from epbuild.plan.shapes import fit_inputs, read_stored_header
 from epbuild.plan.source_problems import find_source_problems
-from epbuild.plan.steps import SessionGroup
+from epbuild.plan.steps import CopiedModel, SessionGroup
 from epbuild.toolchain.identity import Identified
 from epbuild.verify.expectations import find_unmeasured, find_unmet_expectations, measure_shared_bytes, with_alone
 
@@ -33,25 +33,51 @@ if TYPE_CHECKING:
 _G = TypeVar("_G", bound=SessionGroup)
 
 
-class Compile(ActionType[SessionGroup, CompileResult]):
-    """Action type that compiles the models of a session group in one process. The models may share weights."""
+class _StoreModels(ActionType[_G, CompileResult]):
+    """Action type that stores the models of a session group."""
 
     doing = "staging"
-    doing_again = "compiling again"
-    done = "compiled"
     result = CompileResult
 
-    def unknown_inputs(self, action: SessionGroup) -> Sequence[str]:
-        return list_unfetched(action)
+    def unknown_inputs(self, action: _G) -> Sequence[str]:
+        return [
+            f"the model '{member.name}' has not been fetched yet"
+            for member in action.members
+            if not member.has_files and member.prepared is None
+        ]
 
-    def resolve_inputs(self, action: SessionGroup, needed: Sequence[Made], store: BlobStore) -> SessionGroup:
-        return add_prepared_files(action, needed, store)
+    def resolve_inputs(self, action: _G, needed: Sequence[Made], store: BlobStore) -> _G:
+        files = {made.action.id: list_prepared_files(made, store) for made in needed}
+        members = (
+            _add_shapes(member.with_files(files[member.prepared])) if member.prepared in files else member
+            for member in action.members
+        )
+        return replace(action, members=tuple(members))
 
-    def key_document(self, action: SessionGroup, inputs: KeyInputs) -> dict[str, Any]:
+    def key_document(self, action: _G, inputs: KeyInputs) -> dict[str, Any]:
         return compile_document(action, inputs.digests, inputs.toolchain)
 
-    def identity(self, action: SessionGroup, toolchain: Identified) -> dict[str, Any]:
+    def identity(self, action: _G, toolchain: Identified) -> dict[str, Any]:
         return toolchain.identity(*action.identity_parts)
+
+    def check(self, action: _G) -> None:
+        # The planner has checked all models that are not prepared.
+        headers = {member.name: read_header(member.graph) for member in action.members if member.prepared is not None}
+        problems = find_source_problems(action, headers)
+        if problems:
+            raise PlanError(*problems)
+
+    def size(self, action: _G) -> int:
+        # For models that are not prepared yet, use the size of the user's files.
+        beginnings = (path for member in action.members if not member.has_files for path in member.beginning)
+        return sum(path.stat().st_size for path in {*action.files, *beginnings})
+
+
+class Compile(_StoreModels[SessionGroup]):
+    """Action type that compiles the models of a session group in one process. The models may share weights."""
+
+    doing_again = "compiling again"
+    done = "compiled"
 
     def check(self, action: SessionGroup) -> None:
         reason = find_obstacle(action.target, sys.platform)
@@ -59,7 +85,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
             raise EnvironmentFailure(
                 Problem("EPB416", reason, StepId(action.id), "Compile on another machine that supports the target.")
             )
-        check_prepared_models(action)
+        super().check(action)
 
     def run(self, action: SessionGroup, document: Mapping[str, Any], execution: Execution) -> CompileResult:
         from epbuild.compile.executor import execute
@@ -102,9 +128,6 @@ class Compile(ActionType[SessionGroup, CompileResult]):
     def starts_another_process(self, action: SessionGroup) -> bool:
         return action.min_shared_ratio is not None
 
-    def size(self, action: SessionGroup) -> int:
-        return measure_models(action)
-
     def memory(self, action: SessionGroup, measured: int | None) -> int:
         return action.memory or super().memory(action, measured)
 
@@ -116,36 +139,27 @@ class Compile(ActionType[SessionGroup, CompileResult]):
             yield StepEnd(step, 0.0 if seconds is None and step != action.id else seconds, note, size)
 
 
-def list_unfetched(group: SessionGroup) -> list[str]:
-    """Return a reason for each model of a group that has not been fetched."""
-    return [
-        f"the model '{member.name}' has not been fetched yet"
-        for member in group.members
-        if not member.has_files and member.prepared is None
-    ]
+class Copy(_StoreModels[CopiedModel]):
+    """Action type that stores a model as it is or as prepared.
 
+    The key document is that of a compile, so that manifests and provenance describe the target of the model in the same way.
+    """
 
-def add_prepared_files(group: _G, needed: Sequence[Made], store: BlobStore) -> _G:
-    """Return a group with the paths of its prepared members in the store."""
-    files = {made.action.id: list_prepared_files(made, store) for made in needed}
-    members = (
-        _add_shapes(member.with_files(files[member.prepared])) if member.prepared in files else member for member in group.members
-    )
-    return replace(group, members=tuple(members))
+    doing_again = "copying again"
+    done = "copied"
 
+    def run(self, action: CopiedModel, document: Mapping[str, Any], execution: Execution) -> CompileResult:
+        from epbuild.compile.copying import copy_model
 
-def check_prepared_models(group: SessionGroup) -> None:
-    """Raise PlanError if the prepared models of a group have problems. The planner has checked all other models."""
-    headers = {member.name: read_header(member.graph) for member in group.members if member.prepared is not None}
-    problems = find_source_problems(group, headers)
-    if problems:
-        raise PlanError(*problems)
+        return copy_model(action, execution)
 
+    def rebuild(self, action: CopiedModel, document: Mapping[str, Any], execution: Execution) -> Mapping[str, Path]:
+        from epbuild.compile.copying import stage_copy
 
-def measure_models(group: SessionGroup) -> int:
-    """Return the total bytes of a group's models. For models that are not prepared yet, use the size of the user's files."""
-    beginnings = (path for member in group.members if not member.has_files for path in member.beginning)
-    return sum(path.stat().st_size for path in {*group.files, *beginnings})
+        return stage_copy(action, execution)
+
+    def step_ends(self, action: CopiedModel, result: CompileResult) -> Iterator[StepEnd]:
+        yield StepEnd(action.id, None, "not compiled", result.size(result.names))
 
 
 def _add_shapes(member: Member) -> Member:

@@ -8,8 +8,7 @@ from typing import Any
 from msgspec import ValidationError
 
 from epbuild.actions.action_type import ActionType
-from epbuild.actions.compiling import Compile
-from epbuild.actions.copying import Copy
+from epbuild.actions.compiling import Compile, Copy
 from epbuild.actions.preparing import Prepare
 from epbuild.actions.verifying import Verify
 from epbuild.plan.preparing import Preparation

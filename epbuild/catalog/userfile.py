@@ -54,7 +54,7 @@ def find_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     from jsonschema.exceptions import best_match
     from jsonschema.validators import extend
 
-    from epbuild.core.schemas import read_schema
+    from epbuild.core.canonical import read_schema
 
     for key, value in _find_integers(document):
         if not -(2**63) <= value < 2**63:  # TOML's range, which Python's TOML parser does not check

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
 
+from epbuild.catalog.catalog import CPU_EP, known_eps
+from epbuild.cluster.abilities import list_possible_abilities
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask import import_distributed
 from epbuild.cluster.dask_worker import INSECURE, resolve_worker_settings
-from epbuild.cluster.placement import Offer, build_offered_resources
+from epbuild.cluster.placement import PREPARES, Offer, build_offered_resources, list_own_labels
+from epbuild.core.errors import Argument, PlanError, Problem, suggest_nearest
+from epbuild.engine.capacity import get_memory
 from epbuild.remote.opening import open_remote
 
 _RETRY_SECONDS = 3.0
@@ -49,6 +54,35 @@ class Serving(Struct, frozen=True):
     address: ClusterAddress
     offer: Offer
     insecure: bool = False
+
+
+def work(
+    address: ClusterAddress,
+    progress: ServingProgress,
+    *,
+    slots: int | None = None,
+    memory: int | None = None,
+    only: Collection[str] = (),
+    insecure: bool = False,
+) -> None:
+    """Execute actions of a scheduler, at most `slots` at once, until the process is interrupted.
+
+    `only` lists the EPs whose actions are accepted. The entry `prepare` stands for preparations. If `only` is empty, all actions
+    are accepted. Raises EpbuildError.
+    """
+    for ep in only:
+        if (ep not in known_eps() or ep == CPU_EP) and ep != PREPARES:
+            hint = suggest_nearest(ep, known_eps()) or f"Known EPs: {', '.join(known_eps())}."
+            raise PlanError(
+                Problem("EPB536", f"the EP '{ep}' is unknown or does not compile ahead of time", Argument(f"--only {ep}"), hint)
+            )
+    offer = Offer(
+        platform.node(),
+        list_own_labels(list_possible_abilities(), only),
+        slots or os.cpu_count() or 1,
+        memory or get_memory() or 0,
+    )
+    serve(Serving(address, offer, insecure), progress)
 
 
 def serve(serving: Serving, progress: ServingProgress) -> None:

@@ -13,7 +13,7 @@ from epbuild.catalog.catalog import entries_for, get_short_name, known_eps, list
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.options import Option
 from epbuild.catalog.preparations import PreparationOption, get_preparation, list_preparation_kinds
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 
 SCHEMAS: Final = ("recipe", "manifest", "catalog", "report", "doctor")
 

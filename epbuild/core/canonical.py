@@ -1,4 +1,4 @@
-"""JSON encoding in which equal documents have equal text, and numbers are finite."""
+"""Canonical JSON, and the JSON Schemas of epbuild."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+
+_PACKAGE = Path(__file__).parents[1]
 
 
 def encode_canonical(document: Mapping[str, Any]) -> str:
@@ -66,3 +69,16 @@ class JsonFile(Struct, frozen=True):
         """
         text = json.dumps(self.document, sort_keys=self.sort_keys, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_schema_text(name: str) -> str:
+    """Return the text of `<name>.schema.json`, where `name` is, for example, `recipe`. Raises FileNotFoundError."""
+    file = f"{name}.schema.json"
+    shipped = _PACKAGE / "_schemas" / file
+    path = shipped if shipped.is_file() else _PACKAGE.parent / "schemas" / file
+    return path.read_text(encoding="utf-8")
+
+
+def read_schema(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(read_schema_text(name))
+    return document

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from epbuild.core.canonical import read_schema, read_schema_text
 from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Position, Problem, RecipeError
 from epbuild.core.safepath import is_file, is_folder, open_regular, resolve_links
-from epbuild.core.schemas import read_schema, read_schema_text
 from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.nodes import MAX_NODES, MappingNode, ScalarNode, drop_keys, merge_nodes, prune_paths
 from epbuild.recipe.paths import is_same, use_slashes

@@ -15,8 +15,8 @@ from typing import Any
 
 from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.catalog.preparations import get_preparation
+from epbuild.core.canonical import read_schema
 from epbuild.core.errors import Position
-from epbuild.core.schemas import read_schema
 from epbuild.recipe.defaults import DEFAULT_GROUPS, DEVICE_KEYS
 from epbuild.recipe.load import LoadedRecipe, load_with_nodes
 from epbuild.recipe.model import GroupSpec, PrepareStep, Recipe

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from epbuild.core.canonical import read_schema
 from epbuild.core.errors import Problem, suggest_nearest
-from epbuild.core.schemas import read_schema
 from epbuild.recipe.nodes import KeyPath, MappingNode, Node, ScalarNode, locate, render, to_plain
 from epbuild.recipe.problems import (
     BAD_NAME,

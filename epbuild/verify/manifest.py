@@ -9,11 +9,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from epbuild.core.canonical import parse_json
+from epbuild.core.canonical import parse_json, read_schema
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.records import convert
 from epbuild.core.safepath import BadReference, check_reference, open_regular
-from epbuild.core.schemas import read_schema
 from epbuild.plan.result import FallbackNode, ModelSignature
 
 _FORMAT = 1

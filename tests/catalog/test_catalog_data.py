@@ -20,7 +20,7 @@ from epbuild.catalog.normalize import normalize
 from epbuild.catalog.options import Option
 from epbuild.catalog.preparations import get_preparation
 from epbuild.catalog.userfile import find_problems
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 
 DATA = Path(epbuild.catalog.__file__).parent / "data"
 EP_FILES = [path for path in sorted(DATA.glob("*.toml")) if path.stem != "session"]

@@ -10,7 +10,7 @@ import pytest
 from epbuild.catalog.catalog import entries_for, entry, known_eps
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.userfile import BadCatalog, load_catalog
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from epbuild.diff.byte_differences import Meaning
 
 QNN = "QNNExecutionProvider"

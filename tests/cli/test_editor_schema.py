@@ -15,7 +15,7 @@ from epbuild.catalog.catalog import entries_for, get_short_name, known_eps, list
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue, normalize
 from epbuild.commands.schema import SCHEMAS, build_editor_schema
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from tests.support.commands import RECIPE, ROOT
 
 SCHEMA = build_editor_schema("recipe")

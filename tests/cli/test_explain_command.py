@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from epbuild.commands.explain import Explanation
+from epbuild.commands.plan import Explanation
 from epbuild.plan.key import Change
 from epbuild.plan.steps import Step
 from epbuild.report.json.build import build_explanation_document

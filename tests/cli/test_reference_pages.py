@@ -18,8 +18,8 @@ from typer.main import get_command
 from epbuild.catalog.catalog import entries_for, known_eps, list_session_keys
 from epbuild.cli import app
 from epbuild.cli.job_options import _EQUAL_JOBS
+from epbuild.core.canonical import read_schema
 from epbuild.core.defaults import CACHE_VARIABLES
-from epbuild.core.schemas import read_schema
 from epbuild.engine.events import Event
 from epbuild.report.json.documents import Document
 from epbuild.report.json.events import event_name

@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from tests.support.commands import RECIPE, epbuild, imported_by, write_model
 
 pytestmark = pytest.mark.slow  # each test starts the real command

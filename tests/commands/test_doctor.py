@@ -21,8 +21,8 @@ from epbuild.commands.doctor.doctor import DoctorRequest, run_checks
 from epbuild.commands.doctor.folders import CheckedFolder, FileSystems, check_file_systems, check_folder, check_path_length
 from epbuild.commands.doctor.health import HealthCheck, ThisMachine, TooSlow, check_machine, run_within
 from epbuild.commands.doctor.servers import Servers, check_servers
+from epbuild.core.canonical import read_schema
 from epbuild.core.errors import Argument, PlanError, Position, Problem, ToolchainError
-from epbuild.core.schemas import read_schema
 from epbuild.recipe.remote_address import CacheChoice, RemoteAddress
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.settings import REMOTE, SIGNING_KEY

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.commands.explain import Explanation, explain
+from epbuild.commands.plan import Explanation, explain
 from epbuild.core.errors import PlanError
 from tests.support.fake_builds import CLASSIFIER, COMPILES, EMIT_DECODER, SHARE, STEPS, Workshop, source_model
 

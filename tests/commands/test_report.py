@@ -12,7 +12,7 @@ import pytest
 
 from epbuild.commands.reporting.report import report
 from epbuild.commands.reporting.values import Report, ReportedStep
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from epbuild.engine.events import StepFinished
 from epbuild.publish.sizes import SharingSaved
 from epbuild.report.json.documents import report_document

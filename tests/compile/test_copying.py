@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from epbuild.runtime.variants import find_variants
 from epbuild.session.events import ModelCovered
 from epbuild.verify.artifact import find_artifacts

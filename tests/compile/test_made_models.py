@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from tests.compile.test_preparing import Preparer, leave_external_data, leave_nothing
 from tests.support.fake_builds import RECIPE, source_model
 from tests.support.recipe_texts import changed

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from onnx import TensorProto, helper
 from onnx.external_data_helper import convert_model_to_external_data
 
-from epbuild.commands.explain import explain
 from epbuild.commands.gc import find_needed_entries
+from epbuild.commands.plan import explain
 from epbuild.commands.run import run
 from epbuild.core.errors import PlanError
 from epbuild.engine.events import EventList, NoProgress, StepFailed, StepFinished, StepStarted

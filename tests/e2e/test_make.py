@@ -9,7 +9,7 @@ import jsonschema
 import numpy
 import pytest
 
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from tests.support.projects import Project, compiled
 
 pytestmark = [

@@ -15,7 +15,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from tests.support.projects import RECIPES, Project, compiled, emitted
 from tests.support.quick_builds import PATIENCE, check_no_workers, start, wait_until, workers, write_project
 

@@ -13,7 +13,7 @@ import jsonschema
 import onnx
 import pytest
 
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from epbuild.toolchain.process import WorkerListener, supervise
 from tests.support.projects import Project, compiled, copy_of_quickstart, emitted, toolchain_python
 

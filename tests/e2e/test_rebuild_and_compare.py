@@ -15,7 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from tests.support.projects import Project
 from tests.support.quick_builds import GROUPS, PATIENCE, check_no_leftovers, check_no_workers, start, write_project
 

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from tests.e2e.fallback_models import write_models, write_refused
 from tests.support.projects import Project
 

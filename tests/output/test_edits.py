@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from epbuild.cli.app import execute
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from epbuild.survey.snapshot import get_memo_path, list_snapshots, try_fast_path
 from tests.output.test_every_field import CASES, Case, Checkout, before_and_after
 from tests.support.recipe_edits import Document, edits_of

@@ -28,7 +28,7 @@ from epbuild.catalog.catalog import entry
 from epbuild.catalog.facts import METRICS
 from epbuild.commands.plan import survey
 from epbuild.compile import executor
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from epbuild.publish.registry.client import Pushed
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from epbuild.archive.formats import FORMATS
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from epbuild.output.tree import LAYOUTS
 from epbuild.recipe.model import ArchiveFormat, Layout
 from epbuild.recipe.outputs import ARCHIVE_FORMS, LAYOUT_FORMS

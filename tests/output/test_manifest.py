@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.archive.artifact import FileEntry
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from epbuild.output.existing import read_listed_files
 from epbuild.output.manifest import ManifestModel, PartManifest
 

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from epbuild.diff.difference import compare
 from epbuild.engine.events import StepFailed, StepFinished, StepOutput
 from epbuild.onnxfile.read.headers import read_header

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import jsonschema
 
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from epbuild.recipe.model import CompileSettings, DeviceChoice, GraphOptimization, OutputSpec
 from tests.recipe.texts import MINIMAL, load_text
 

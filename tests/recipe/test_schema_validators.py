@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from epbuild.recipe.nodes import to_plain
 from epbuild.recipe.source import read
 from tests.recipe.texts import FULL, MINIMAL

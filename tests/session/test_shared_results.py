@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.cache import check_cache
-from epbuild.commands.explain import explain
 from epbuild.commands.log import read_log
-from epbuild.commands.plan import survey
+from epbuild.commands.plan import explain, survey
 from epbuild.commands.run import cover, run
 from epbuild.core.errors import BuildError, RecipeError
 from epbuild.engine.events import EventList

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 
 Document = dict[str, Any]
 Place = tuple[str | int, ...]

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from epbuild.core.canonical import read_schema
 from epbuild.core.errors import Position, Problem, ToolchainError
-from epbuild.core.schemas import read_schema
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.fingerprint import Fingerprint

@@ -13,7 +13,7 @@ from epbuild.catalog.facts import KnownDifference, KnownName, Limitation, Refusa
 from epbuild.catalog.options import Option
 from epbuild.catalog.preparations import PreparationEntry, PreparationOption, get_preparation, list_preparation_kinds, pin_package
 from epbuild.commands.schema import build_editor_schema, format_default
-from epbuild.core.schemas import read_schema
+from epbuild.core.canonical import read_schema
 from tools.reference.commands import build_commands_page
 from tools.reference.environment import build_environment_page
 from tools.reference.errors import build_errors_page

@@ -17,9 +17,9 @@ from epbuild.survey.action_status import StepState
 from epbuild.toolchain.lock import LockChange
 
 if TYPE_CHECKING:
-    from epbuild.commands.explain import Explanation
     from epbuild.commands.importing.importing import ImportedRecipe
     from epbuild.commands.lock import Locking
+    from epbuild.commands.plan import Explanation
     from epbuild.commands.workload import Workload
     from epbuild.core.errors import Problem
     from epbuild.session.events import ModelCovered

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from epbuild.commands.explain import Explanation
 from epbuild.commands.graph import REMOTE, format_state
+from epbuild.commands.plan import Explanation
 from epbuild.core.differences import format_value
 from epbuild.core.errors import escape_controls
 from epbuild.core.shown import format_path

@@ -11,7 +11,7 @@ import pytest
 
 from epbuild import api
 from epbuild.commands.clean import clean
-from epbuild.commands.explain import explain
+from epbuild.commands.plan import explain
 from epbuild.engine.events import EventList
 from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.progress import make_reporter
