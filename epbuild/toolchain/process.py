@@ -33,7 +33,17 @@ _MAX_TEXT = 4000
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 # UTF-16LE text begins and ends with two characters whose high bytes are zero, as the words of all log lines do. Between them, any pair of
 # bytes is a character.
+_TWO_LATIN = re.compile(rb"(?:[^\0]\0){2}")
 _UTF_16 = re.compile(rb"((?:[^\0]\0){2}(?:(?:[\s\S]{2})*(?:[^\0]\0){2})?)")
+_LATIN_MARK = b"-\0-\0"
+_HIGH_SURROGATES = range(0xD8, 0xDC)
+"""High bytes of the first halves of UTF-16 characters that have four bytes."""
+# UTF-8 text of another writer after UTF-16 text: at least eight characters. Four characters of UTF-16 seldom consist of such bytes.
+_INTERRUPTION = re.compile(
+    rb"[\x80-\xbf]{0,3}(?:[\t\r\x1b\x20-\x7e]|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}){8,}"
+)
+_MAX_INTERRUPTION = 64
+"""Number of bytes at the end of a line that are examined for an interruption."""
 
 # Variables that a worker inherits. They suffice to start it, and an EP reads no settings from them.
 _INHERITED = frozenset({"PATH", "TMPDIR", "TEMP", "TMP"})
@@ -147,17 +157,11 @@ def _read_reports(listener: WorkerListener, reports: list[Mapping[str, Any]], pi
 
 def _read_log(log: Path, listener: WorkerListener, tail: deque[str], pipe: IO[bytes]) -> None:
     with log.open("wb") as file:
-        is_line_start, worth = True, "shown"
-        while piece := pipe.readline(_MAX_PIECE):
-            if is_line_start:  # `readline` returns the second byte of a newline in UTF-16 with the next line
-                piece = piece.removeprefix(b"\0")
-            if not piece:
-                continue
-            piece = _convert_to_utf_8(piece).replace(b"\r\n", b"\n")
+        worth = "shown"
+        for piece, is_line_start in decode_log(pipe):
             # A long line is read in pieces. Only the first piece is classified and passed to `listener`.
             text = strip_colors(piece.decode("utf-8", "replace"))[:_MAX_TEXT] if is_line_start else ""
             worth = listener.classify(text) if is_line_start else worth
-            is_line_start = piece.endswith(b"\n")
             if worth == "detail":
                 continue
             file.write(piece)
@@ -167,29 +171,79 @@ def _read_log(log: Path, listener: WorkerListener, tail: deque[str], pipe: IO[by
                 listener.logged(text)
 
 
-def _convert_to_utf_8(piece: bytes) -> bytes:
-    """Return a piece of a log in UTF-8, without null bytes. A piece without null bytes is returned unchanged.
+def decode_log(pipe: IO[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Yield the lines of a log in UTF-8, and whether each begins a line, because long lines are yielded in pieces.
 
-    On Windows, ONNX Runtime logs in UTF-16LE, while Python and EPs write bytes to the same stream. A character such as U+540A, which
-    contains the byte of a newline, divides its line.
+    On Windows, ONNX Runtime logs in UTF-16LE, while Python and EPs write bytes to the same stream. UTF-16 text begins with two Latin
+    characters. In the rest of its line, the byte of a newline may belong to another character, such as U+010A or U+0A05. A line without
+    null bytes is unchanged, except that its line ending becomes that of Unix.
     """
-    if b"\0" not in piece:
-        return piece
-    line = piece.removesuffix(b"\n")
-    texts = [
-        part.decode("utf-16-le", "replace").encode() if index % 2 else _convert_rest(part)
-        for index, part in enumerate(_UTF_16.split(line))
-    ]
-    return b"".join(texts).replace(b"\0", b"") + piece[len(line) :]
+    piece, is_line_start, start = bytearray(), True, None
+    while read := pipe.readline(_MAX_PIECE):
+        # If a line has only one character, the second byte of its newline is read with the next line.
+        piece += read.removeprefix(b"\0") if is_line_start and not piece else read
+        if start is None:
+            start = _find_utf_16(piece)
+        if piece.endswith(b"\n"):
+            open_bytes = _count_open_bytes(piece, start, len(piece) - 1)
+            following = pipe.read(1) if open_bytes == 0 else b""
+            if open_bytes is None or (open_bytes == 0 and following in (b"\0", b"")):
+                yield _convert_to_utf_8(piece[:-1], start).removesuffix(b"\r") + b"\n", is_line_start
+                piece, is_line_start, start = bytearray(), True, None
+                continue
+            piece += following
+        if len(piece) >= _MAX_PIECE:
+            end, open_bytes = len(piece), _count_open_bytes(piece, start, len(piece))
+            if open_bytes is not None:
+                end -= open_bytes
+                end -= 2 if piece[end - 1] in _HIGH_SURROGATES else 0
+            yield _convert_to_utf_8(piece[:end], start), is_line_start
+            piece, is_line_start, start = piece[end:], False, None if open_bytes is None else 0
+    if piece:
+        yield _convert_to_utf_8(piece, start), is_line_start
 
 
-def _convert_rest(part: bytes) -> bytes:
-    """Return bytes beside UTF-16 text in UTF-8. If they are not UTF-8, they are UTF-16 too: letters that are not Latin."""
+def _find_utf_16(piece: bytearray) -> int | None:
+    found = _TWO_LATIN.search(piece) if b"\0" in piece else None
+    return None if found is None else found.start()
+
+
+def _count_open_bytes(piece: bytearray, start: int | None, end: int) -> int | None:
+    """Return the number of bytes, 0 or 1, of an incomplete UTF-16 character before `end`. Return None if the text there is UTF-8.
+
+    `start` is the position of UTF-16 text, or None.
+    """
+    if start is None:
+        return None
+    begin = max(start, end - _MAX_INTERRUPTION)
+    begin = max(begin, piece.rfind(b"\0", begin, end) + 1)
+    return None if _INTERRUPTION.fullmatch(piece, begin, end) else (end - start) % 2
+
+
+def _is_utf_8(part: bytes) -> bool:
     try:
         part.decode()
     except UnicodeDecodeError:
-        return part if len(part) % 2 else part.decode("utf-16-le", "replace").encode()
-    return part
+        return False
+    return True
+
+
+def _convert_to_utf_8(piece: bytearray, start: int | None) -> bytes:
+    """Return a piece of a line in UTF-8, without null bytes. `start` is the position of UTF-16 text, or None."""
+    if start is None and b"\0" not in piece:
+        return bytes(piece)
+    mark = _LATIN_MARK if start == 0 else b""  # the piece may begin with other letters if it continues a line
+    texts = [
+        part.decode("utf-16-le", "replace").encode() if index % 2 else _convert_rest(part, index > 0)
+        for index, part in enumerate(_UTF_16.split(mark + piece))
+    ]
+    return b"".join(texts).replace(b"\0", b"")[len(mark) // 2 :]
+
+
+def _convert_rest(part: bytes, is_after_utf_16: bool) -> bytes:
+    """Return bytes beside UTF-16 text in UTF-8. They are UTF-16 too if they have letters that are not Latin."""
+    is_utf_8 = _INTERRUPTION.fullmatch(part) is not None if is_after_utf_16 else _is_utf_8(part)
+    return part if is_utf_8 or len(part) % 2 else part.decode("utf-16-le", "replace").encode()
 
 
 class ShortAnswer(Struct, frozen=True):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -22,7 +25,7 @@ from epbuild.core.errors import EnvironmentFailure
 from epbuild.toolchain import process as supervisor
 from epbuild.toolchain.diagnosis import FREE_SPACE
 from epbuild.toolchain.execution import process_failures
-from epbuild.toolchain.process import Ending, WorkerListener, strip_colors, supervise
+from epbuild.toolchain.process import Ending, WorkerListener, decode_log, strip_colors, supervise
 from tests.support.worker_listener import WorkerWords
 
 PATIENCE = 30
@@ -132,9 +135,53 @@ def test_utf_16_log_of_windows_becomes_the_log_of_linux(worker: Supervised) -> N
     assert ending.tail == tuple(line for text in lines if (line := strip_colors(text)))
 
 
-def test_long_utf_16_line_is_converted_in_pieces(worker: Supervised) -> None:
-    worker.run("import sys; sys.stderr.buffer.write(('one\\n' + 'x' * 100_000 + '\\nlast\\n').encode('utf-16-le'))")
-    assert worker.log.read_text(encoding="utf-8") == "one\n" + "x" * 100_000 + "\nlast\n"
+class Chunks(io.RawIOBase):
+    """Pipe whose bytes arrive in chunks that end at certain positions."""
+
+    def __init__(self, content: bytes, ends: Iterable[int]) -> None:
+        places = sorted({0, *(end % (len(content) + 1) for end in ends), len(content)})
+        self._chunks = [content[start:end] for start, end in itertools.pairwise(places)]
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        chunk = self._chunks.pop(0) if self._chunks else b""
+        part = chunk[: len(buffer)]
+        self._chunks[:0] = [chunk[len(part) :]] if len(part) < len(chunk) else []
+        buffer[: len(part)] = part
+        return len(part)
+
+
+NEWLINE_BYTES = "Ċਅਊ吊\U0001f60a"
+"""Characters that contain the byte of a newline in UTF-16: as the first, the second, both, and in a surrogate."""
+LETTERS = st.characters(exclude_categories=("Cs", "Cc")) | st.sampled_from(NEWLINE_BYTES + "xé模 ")
+UTF_16_LINES = st.builds(str.__add__, st.sampled_from(("2026 ", "[W", "\x1b[m")), st.text(LETTERS)).filter(
+    lambda text: re.search(rb"[\x20-\x7e]{8}", text.encode("utf-16-le")) is None  # it could be UTF-8
+)
+LINES = st.tuples(UTF_16_LINES, st.just("utf-16-le")) | st.tuples(st.just("") | st.text(LETTERS), st.just("utf-8"))
+
+
+def decode_chunks(content: bytes, ends: Iterable[int] = ()) -> bytes:
+    return b"".join(piece for piece, _ in decode_log(io.BufferedReader(Chunks(content, ends))))
+
+
+@given(st.lists(LINES), st.lists(st.integers(0, 1000)))
+def test_each_line_of_a_mixed_log_keeps_its_text_in_all_chunks(lines: list[tuple[str, str]], ends: list[int]) -> None:
+    content = b"".join(f"{text}\n".encode(encoding) for text, encoding in lines)
+    assert decode_chunks(content, ends).decode() == "".join(f"{text}\n" for text, _ in lines)
+
+
+@pytest.mark.parametrize("character", NEWLINE_BYTES)
+def test_character_with_the_byte_of_a_newline_does_not_split_its_line(worker: Supervised, character: str) -> None:
+    text = f"node {character} {character}{character}"
+    worker.run(f"import sys; sys.stderr.buffer.write({text!r}.encode('utf-16-le') + b'\\n\\0last\\n')")
+    assert worker.words.words == [text, "last"]
+
+
+def test_long_utf_16_line_is_converted_in_pieces() -> None:
+    for text in ("x" * 100_000, "xx" + NEWLINE_BYTES * 20_000, "xxx" + "\U0001f60a" * 50_000):
+        assert decode_chunks(f"one\n{text}\nlast\n".encode("utf-16-le")).decode() == f"one\n{text}\nlast\n"
 
 
 def test_garbage_on_standard_output_is_not_a_report(worker: Supervised) -> None:
