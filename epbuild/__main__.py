@@ -63,6 +63,10 @@ def _write_utf_8() -> None:
 def _execute(arguments: Sequence[str]) -> int:
     from epbuild.cli.app import execute
 
+    if is_windows():
+        from epbuild.core.windows import join_job
+
+        join_job()
     sys.unraisablehook = _repeat_interrupt
     try:
         code = execute(arguments)

@@ -21,6 +21,8 @@ _SUSPENDED = 0x4
 _KILL_ON_JOB_CLOSE = 0x2000
 _EXTENDED_LIMITS = 9
 _EXIT_STATUS = 1
+_THIS_PROCESS = -1
+"""Handle of the calling process in each process."""
 
 _READ_ATTRIBUTES = 0x80
 _SHARE_ALL = 0x7
@@ -118,9 +120,9 @@ class Job:
         kernel.CloseHandle(handle)
         return None
 
-    def add(self, process: subprocess.Popen[bytes]) -> bool:
-        """Add a process, and all processes that it starts from now on. Return whether this succeeded."""
-        return bool(load_kernel32().AssignProcessToJobObject(self._handle, int(process._handle)))  # type: ignore[attr-defined]
+    def add(self, process: int) -> bool:
+        """Add the process with this handle, and all processes that it starts from now on. Return whether this succeeded."""
+        return bool(load_kernel32().AssignProcessToJobObject(self._handle, process))
 
     def end(self) -> None:
         """Terminate the remaining processes and close the job."""
@@ -128,6 +130,13 @@ class Job:
         if handle is not None:
             load_kernel32().TerminateJobObject(handle, _EXIT_STATUS)
             load_kernel32().CloseHandle(handle)
+
+
+def join_job() -> None:
+    """Put this process into a job, which ends with it. So a killed epbuild leaves no process that was not yet in a job of its own."""
+    job = Job.new()
+    if job is not None and not job.add(_THIS_PROCESS):
+        job.end()
 
 
 def start_in_job(start: Callable[[int], subprocess.Popen[bytes]]) -> tuple[subprocess.Popen[bytes], Job | None]:
@@ -140,7 +149,7 @@ def start_in_job(start: Callable[[int], subprocess.Popen[bytes]]) -> tuple[subpr
     if job is None:
         return start(NEW_PROCESS_GROUP), None
     process = start(NEW_PROCESS_GROUP | _SUSPENDED)
-    added = job.add(process)
+    added = job.add(int(process._handle))  # type: ignore[attr-defined]
     if _resume(process.pid):
         if added:
             return process, job

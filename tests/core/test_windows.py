@@ -104,6 +104,15 @@ def test_job_ends_its_processes_even_if_epbuild_is_killed(kernel: FakeKernel) ->
     assert kernel.ended == {PROCESS + 1}
 
 
+def test_a_killed_epbuild_ends_processes_that_have_no_job_yet(kernel: FakeKernel) -> None:
+    windows.join_job()
+    assert [(found.processes, found.kills) for found in kernel.jobs] == [({windows._THIS_PROCESS}, True)]
+    assert len(kernel.open) == 1, "the job ends when this process ends, and with it all processes that this process started"
+    kernel.refuses = {"AssignProcessToJobObject"}
+    windows.join_job()
+    assert len(kernel.open) == 1
+
+
 @pytest.mark.parametrize("call", ["CreateJobObjectW", "SetInformationJobObject"])
 def test_process_starts_without_a_job_where_jobs_are_missing(kernel: FakeKernel, call: str) -> None:
     kernel.refuses = {call}
