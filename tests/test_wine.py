@@ -39,7 +39,7 @@ def test_a_machine_without_apt_gets_one_sentence(tmp_path: Path, monkeypatch: py
 
 def test_each_test_folder_is_a_room_and_each_path_exists() -> None:
     rooms = {room.name: room for room in list_rooms()}
-    assert {"cache", "cli", "files", "builds"} < set(rooms)
+    assert {"cache", "cli", "files", "gate", "builds", "kills"} < set(rooms)
     assert all((ROOT / path.partition("::")[0]).exists() for room in rooms.values() for path in room.paths)
     assert find_room("cache") == rooms["cache"]
     assert find_room("tests/cache/test_memo.py").paths == ("tests/cache/test_memo.py",)

@@ -8,7 +8,8 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from tests.support.quick_builds import (
     GROUPS,
     PATIENCE,
     QUALITIES,
+    STANDIN,
     Process,
     check_blobs,
     check_no_leftovers,
+    delete_store,
     read_folder,
     start,
     wait_until,
@@ -38,6 +41,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="finds worker pr
 
 ROUNDS, SAMPLE = 5, 2
 """Repetitions of a race with `-m exhaustive`, and without."""
+MANY_BUILDS = 20
 Events = list[dict[str, Any]]
 
 
@@ -49,12 +53,12 @@ def checkouts(tmp_path: Path, quick_store: Path) -> tuple[Project, Project]:
     return first, Project(tmp_path / "second", first.cache)
 
 
-def ended(*builds: Process) -> list[Events]:
+def ended(*builds: Process, within: float = PATIENCE) -> list[Events]:
     """Wait for builds that have to succeed, and return their events."""
     told: dict[int, tuple[str, str]] = {}
 
     def wait(number: int, build: Process) -> None:
-        told[number] = build.communicate(timeout=PATIENCE)
+        told[number] = build.communicate(timeout=within)
 
     readers = [threading.Thread(target=wait, args=numbered) for numbered in enumerate(builds)]
     for reader in readers:
@@ -65,7 +69,7 @@ def ended(*builds: Process) -> list[Events]:
     return [[json.loads(line) for line in told[number][0].splitlines()] for number in range(len(builds))]
 
 
-def outputs(project: Project) -> Mapping[str, Mapping[str, bytes] | None]:
+def outputs(project: Project) -> dict[str, dict[str, bytes] | None]:
     return {group: read_folder(project.folder / "dist" / group) for group in GROUPS}
 
 
@@ -99,7 +103,7 @@ def test_two_builds_in_one_workspace_run_each_action_once(
     project, _ = checkouts
     for number in range(ROUNDS if exhaustive else SAMPLE):
         quality = ("--set", f"vars.quality={QUALITIES[number % len(QUALITIES)]}")
-        shutil.rmtree(project.cache, ignore_errors=True)
+        delete_store(project.cache)
         with checking_blobs(project.cache):
             events = ended(*(start(project, "run", "--json", "-j", jobs, *quality) for _ in range(2)))
         assert sorted(step for one in events for step in compiled(one)) == sorted(COMPILES)
@@ -114,7 +118,7 @@ def test_two_checkouts_on_one_store_compile_each_action_once(
     first, second = checkouts
     for number in range(ROUNDS if exhaustive else SAMPLE):
         quality = ("--set", f"vars.quality={QUALITIES[number % len(QUALITIES)]}")
-        shutil.rmtree(first.cache, ignore_errors=True)
+        delete_store(first.cache)
         with checking_blobs(first.cache):
             events = ended(*(start(project, "run", "--json", "-j", jobs, *quality) for project in checkouts))
         assert sorted(step for one in events for step in compiled(one)) == sorted(COMPILES)
@@ -122,6 +126,36 @@ def test_two_checkouts_on_one_store_compile_each_action_once(
         for project in checkouts:
             assert project.epbuild("run", "--check", *quality).returncode == 0
             check_no_leftovers(project)
+
+
+@pytest.mark.exhaustive
+def test_twenty_builds_at_once_lose_nothing_and_mix_no_results(tmp_path: Path) -> None:
+    """Build three values at once in two checkouts that share an empty store."""
+    first = STANDIN.write(Project(tmp_path / "first", tmp_path / "cache"))
+    checkouts = (first, Project(tmp_path / "second", first.cache))
+    alone = Project(tmp_path / "alone", tmp_path / "own cache")
+    for project in (checkouts[1], alone):
+        shutil.copytree(first.folder, project.folder)
+    settings = [("--set", f"vars.quality={value}") for value in QUALITIES]
+    expected = []
+    for setting in settings:
+        alone.build(*setting)
+        expected.append(outputs(alone))
+
+    with checking_blobs(first.cache):
+        numbers = range(MANY_BUILDS)
+        builds = [start(checkouts[n % 2], "run", "--json", "-j", "2", *settings[n % len(settings)]) for n in numbers]
+        events = ended(*builds, within=10 * PATIENCE)
+    compiles = Counter(step for one in events for step in compiled(one))
+    assert compiles == dict.fromkeys(COMPILES, len(QUALITIES)), "each result is built once, by one build"
+    for project in checkouts:
+        check_no_leftovers(project)
+        for group, files in outputs(project).items():
+            assert files in [one[group] for one in expected]
+        for setting, both in zip(settings, expected, strict=True):
+            assert compiled(project.build(*setting)) == set()
+            assert outputs(project) == both
+        check_no_leftovers(project)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from tests.support import warm_start
 from tests.support.console_blocks import Command, Shell, Unrun, missing, parts
 from tests.support.projects import RECIPES, Project, copy_of_quickstart, toolchain_python
 from tests.support.quick_builds import write_project
+from tests.support.windows import need_wine
 
 pytestmark = pytest.mark.gate
 
@@ -35,6 +36,16 @@ OFTEN_THERE = {"jq"}
 """Programs that documents use, and that a machine may lack."""
 NOT_RUN = 27
 """Number of blocks that are not run. It must not grow."""
+UNDER_WINE = ("README.md", "docs/getting-started/tutorial.md")
+"""Documents whose commands also run under wine. There, a compile takes 30 times as long."""
+WINE_EPBUILD = f"""\
+#!{sys.executable}
+import os, pathlib, sys
+sys.path.insert(0, {str(ROOT)!r})
+from tests.support.windows import run_epbuild
+sys.exit(run_epbuild(sys.argv[1:], pathlib.Path.cwd(), os.environ, sys.stdout.buffer, sys.stderr.buffer))
+"""
+"""Program `epbuild` that runs under wine."""
 
 
 @dataclass
@@ -44,6 +55,8 @@ class Machine:
     folder: Path
     """Folder of this document, with a folder for each project."""
     stores: dict[str, Path]
+    programs: Path = PROGRAMS
+    """Folder with the program `epbuild`."""
     project: Project | None = None
     environment: dict[str, str] = field(default_factory=dict)
     cwd: Path = Path()
@@ -70,7 +83,7 @@ class Machine:
         if name == kind and name != "empty" and store is not None:
             shutil.copytree(store, cache)
         project = Project(folder, cache)
-        own = {"PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}", "RECIPES": str(RECIPES), "ROOT": str(ROOT)}
+        own = {"PATH": f"{self.programs}{os.pathsep}{os.environ['PATH']}", "RECIPES": str(RECIPES), "ROOT": str(ROOT)}
         own["QNN_PYTHON"] = str(toolchain_python("onnxruntime-qnn"))
         self.code = 0
         self.project, self.environment, self.cwd = project, {**project.command()[1], **own}, folder
@@ -81,7 +94,7 @@ class Machine:
         text = text.removeprefix("python3 bootstrap.py ")
         with tempfile.TemporaryFile() as output:
             words = shlex.split(text, comments=True)
-            if words[:1] == ["epbuild"] and not re.search(r"[|<>;&$`]", text):
+            if self.programs == PROGRAMS and words[:1] == ["epbuild"] and not re.search(r"[|<>;&$`]", text):
                 process = warm_start.start(words[1:], self.cwd, self.environment, output=output, errors=output)
                 code = process.wait(300)
             else:
@@ -100,7 +113,7 @@ class Machine:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            timeout=300,
+            timeout=300 if self.programs == PROGRAMS else None,
             check=False,
         )
         folder, _, variables = state.read_text(encoding="utf-8").partition("\n")
@@ -113,7 +126,22 @@ class Machine:
 def test_documents_show_the_real_output_of_their_commands(
     name: str, tmp_path: Path, quickstart_store: Path, quick_store: Path
 ) -> None:
-    machine = Machine(tmp_path, {"quickstart": quickstart_store, "quick": quick_store})
+    check_document(name, Machine(tmp_path, {"quickstart": quickstart_store, "quick": quick_store}))
+
+
+@pytest.mark.exhaustive
+@need_wine()
+@pytest.mark.parametrize("name", UNDER_WINE)
+def test_commands_print_the_documented_output_under_wine(name: str, tmp_path: Path) -> None:
+    program = tmp_path / "programs" / "epbuild"
+    program.parent.mkdir()
+    program.write_text(WINE_EPBUILD, encoding="utf-8")
+    program.chmod(0o755)
+    check_document(name, Machine(tmp_path, {}, program.parent))
+
+
+def check_document(name: str, machine: Machine) -> None:
+    """Run the commands of a document, and compare their output with the document."""
     wrong = []
     for part in parts(ROOT / name):
         if isinstance(part, Shell):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import signal
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support import warm_start
@@ -25,21 +25,27 @@ from tests.support.projects import Project
 from tests.support.quick_builds import (
     PATIENCE,
     QUICK,
+    STANDIN,
     Contents,
     Process,
     Subject,
     check_blobs,
     check_no_leftovers,
     check_no_workers,
+    delete_store,
     start,
     wait_until,
     workers,
 )
+from tests.support.windows import IS_WINE
 
-pytestmark = [pytest.mark.gate, pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")]
+pytestmark = pytest.mark.gate
 
-KILLS, SAMPLE = 200, 5
-"""Numbers of kills with `-m exhaustive`, and without."""
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="kills epbuild by a signal")
+
+KILLS, SAMPLE = 5 if IS_WINE else 200, 5
+"""Numbers of kills with `-m exhaustive`, and without. Under wine, a compile with QNN takes 30 times as long."""
+STANDIN_KILLS = 50
 SEED = 994011744
 """Seed of the gate. With 0.28 s for a build on two cores, it once left a draft that no later build removed."""
 STEP_KILLS, STEP_SAMPLE = 8, 1
@@ -53,8 +59,9 @@ WORKER_SECONDS = 0.3
 LOOK_EVERY_SECONDS = 0.01
 FEWEST_CHANGES = 20
 """Minimum number of file operations. A build with fewer was not killed as intended."""
-EXIT_CODES_AFTER_A_KILLED_WORKER = {0, 3}
-"""Exit codes: success if the worker had just ended by itself, else a failure of the machine, not of the model."""
+EXIT_CODES_AFTER_A_KILLED_WORKER = {0, 1, 3} if sys.platform == "win32" else {0, 3}
+"""Exit codes: success if the worker had just ended by itself, else a failure of the machine, not of the model. Windows does not tell
+whether a process was killed."""
 
 Reference = Mapping[str, Mapping[str, Contents]]
 """Expected content of each output directory, by the value of the subject's variable."""
@@ -66,16 +73,22 @@ def reference(tmp_path_factory: pytest.TempPathFactory, quick_store: Path) -> Re
 
 
 @pytest.fixture(scope="module")
+def standin_reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    return build_reference(STANDIN, None, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
 def decoder_reference(tmp_path_factory: pytest.TempPathFactory, decoder_store: Path) -> Reference:
     return build_reference(DECODER, decoder_store, tmp_path_factory)
 
 
-def build_reference(subject: Subject, store: Path, folders: pytest.TempPathFactory) -> Reference:
+def build_reference(subject: Subject, store: Path | None, folders: pytest.TempPathFactory) -> Reference:
     """Return the outputs of undisturbed builds with each value, built in folders of their own."""
     made = {}
     for value in subject.values:
         folder = folders.mktemp("reference")
-        shutil.copytree(store, folder / "cache")
+        if store is not None:
+            shutil.copytree(store, folder / "cache")
         project = subject.write(Project(folder / "project", folder / "cache"))
         project.build("--set", f"{subject.variable}={value}")
         made[value] = {name: found or {} for name, found in subject.read(project).items()}
@@ -124,11 +137,14 @@ class Watched:
         check_blobs(self.project.cache)
 
     def delete_store(self) -> None:
-        shutil.rmtree(self.project.cache, ignore_errors=True)
+        delete_store(self.project.cache)
 
     @contextmanager
     def reading_outputs(self) -> Iterator[None]:
-        """Read the outputs continuously while the block runs."""
+        """Read the outputs continuously while the block runs. On Windows, open files would delay their replacement."""
+        if sys.platform == "win32":
+            yield
+            return
         over, broken = threading.Event(), []
 
         def read() -> None:
@@ -154,9 +170,14 @@ def watched(project: Project, reference: Reference) -> Watched:
     return Watched(project, QUICK, reference)
 
 
+@pytest.fixture
+def watched_standin(project: Project, standin_reference: Reference) -> Watched:
+    return Watched(project, STANDIN, standin_reference)
+
+
 def kill(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(pid).kill()
 
 
 def start_working_build(watched: Watched, value: str, step: str | None = None) -> Process:
@@ -201,16 +222,17 @@ def noting_replay(test: str, seed: int, length: float, hits: Mapping[str, int]) 
         raise
 
 
-def test_kills_at_random_moments_leave_no_partial_output(
-    watched: Watched, request: pytest.FixtureRequest, exhaustive: bool
-) -> None:
+@pytest.mark.parametrize("kind", mark_rest_exhaustive(["watched", "watched_standin"], sample=["watched"]))
+def test_kills_at_random_moments_leave_no_partial_output(kind: str, request: pytest.FixtureRequest, exhaustive: bool) -> None:
+    watched: Watched = request.getfixturevalue(kind)
+    kills = (KILLS if kind == "watched" else STANDIN_KILLS) if exhaustive else SAMPLE
     first, second, *_ = watched.subject.values
     watched.check_build(first)
     seed, length = seed_and_length(request.config.getoption("--kills-seed", default=None))
     length = measure_build(watched, second) if length is None else length
     hits: Counter[str] = Counter()
     with noting_replay(request.node.nodeid, seed, length, hits):
-        kill_at_random(watched, random.Random(seed), length, hits, KILLS if exhaustive else SAMPLE)
+        kill_at_random(watched, random.Random(seed), length, hits, kills)
 
 
 def kill_at_random(watched: Watched, draw: random.Random, length: float, hits: Counter[str], kills: int) -> None:
@@ -270,6 +292,7 @@ os._exit = told
 """
 
 
+@linux_only
 @pytest.mark.parametrize("lost", ["the store", "nothing"])
 def test_a_kill_before_any_file_operation_leaves_no_partial_output(watched: Watched, lost: str, exhaustive: bool) -> None:
     """Kill once before each file operation, of a build that compiles and of one that only emits."""
@@ -320,6 +343,7 @@ def forget_stage(watched_decoder: Watched, kind: str) -> Callable[[], None]:
     return lambda: forget(watched_decoder.project, key)
 
 
+@linux_only
 @pytest.mark.parametrize("kind", mark_rest_exhaustive(STAGES, sample=["copy"]))
 def test_kills_during_each_kind_of_step_leave_no_partial_output(
     watched_decoder: Watched,
@@ -346,6 +370,7 @@ def test_kills_during_each_kind_of_step_leave_no_partial_output(
             watched.check_build(watched.other_value())
 
 
+@linux_only
 @pytest.mark.parametrize("kind", mark_rest_exhaustive(STAGES, sample=[]))
 def test_a_kill_before_any_file_operation_of_a_step_leaves_no_partial_output(
     watched_decoder: Watched, kind: str, forget_stage: Callable[[], None]

@@ -1,13 +1,16 @@
 """Projects whose builds tests disturb, and views of a running build: its processes, its outputs and its store.
 
-The project `QUICK` is built by the real QNN EP in a second.
+The project `QUICK` is built by the real QNN EP in a second. The project `STANDIN` is built without an EP.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -16,7 +19,9 @@ from typing import Any
 
 import numpy
 import onnx
+import psutil
 from onnx import TensorProto, helper, numpy_helper
+from standin import make_toolchain
 
 from tests.support import warm_start
 from tests.support.projects import Project
@@ -85,7 +90,20 @@ def write_project(project: Project) -> Project:
     return project
 
 
+def write_standin_project(project: Project) -> Project:
+    """Write the same recipe for the stand-in toolchain, with models of their own for each value."""
+    project.folder.mkdir(exist_ok=True)
+    for seed, name in enumerate(f"{group}-{quality}" for group in GROUPS for quality in QUALITIES):
+        write_model(project.folder / f"{name}.onnx", seed)
+    standin = make_toolchain(project.folder / "standin")
+    text = RECIPE.replace("packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]", f'interpreter: "{standin.as_posix()}"')
+    models = ", ".join(f'{group}: "{group}-${{vars.quality}}.onnx"' for group in GROUPS)
+    project.recipe.write_text(text.replace("left: left.onnx, right: right.onnx", models), encoding="utf-8")
+    return project
+
+
 QUICK = Subject(write_project, "vars.quality", QUALITIES, GROUPS)
+STANDIN = Subject(write_standin_project, "vars.quality", QUALITIES, GROUPS)
 
 
 def write_model(path: Path, seed: int, width: int = 64) -> None:
@@ -115,8 +133,10 @@ def wait_until(condition: Callable[[], object], within: float = PATIENCE, what: 
 
 
 def workers(project: Project) -> list[int]:
-    """Return the processes in the project's staging directories (Linux): workers and their children."""
+    """Return the processes in the project's staging directories: workers and their children."""
     staging = f"{project.folder.resolve() / '.epbuild' / 'tmp'}{os.sep}"
+    if sys.platform == "win32":
+        return [process.pid for process in psutil.process_iter(["cwd"]) if (process.info["cwd"] or "").startswith(staging)]
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -137,8 +157,11 @@ def check_no_workers(project: Project, within: float = ORPHANS_END_WITHIN) -> No
 def read_folder(folder: Path) -> dict[str, bytes] | None:
     """Return the files of an opened folder by their relative POSIX paths, even while another folder replaces it.
 
-    Return None if there is no folder.
+    Return None if there is no folder. On Windows, the folder must not be replaced meanwhile.
     """
+    if sys.platform == "win32":
+        paths = [path for path in folder.rglob("*") if path.is_file()]
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths} if folder.is_dir() else None
     try:
         opened = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:
@@ -155,6 +178,14 @@ def read_folder(folder: Path) -> dict[str, bytes] | None:
         return found
     finally:
         os.close(opened)
+
+
+def delete_store(cache: Path) -> None:
+    """Delete a store with its read-only blobs."""
+    if sys.platform == "win32":
+        for blob in (cache / "cas").rglob("*"):
+            blob.chmod(stat.S_IWRITE)
+    shutil.rmtree(cache, ignore_errors=True)
 
 
 def check_blobs(cache: Path) -> None:

@@ -1,4 +1,4 @@
-"""`python -m tools.wine [ROOM or PATH...]`: run the quick tests, and a few builds with a real EP, with Windows Python under wine.
+"""`python -m tools.wine [ROOM or PATH...]`: run the quick tests, and builds with a real EP, with Windows Python under wine.
 
 The tests of each room run in a process of their own with a time limit. Counts go to standard output. The full output of pytest goes to
 `.wine/logs/ROOM.log`.
@@ -7,11 +7,11 @@ The tests of each room run in a process of their own with a time limit. Counts g
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -20,9 +20,21 @@ from pathlib import Path
 from tools.wine.environment import ROOT, MissingError, Wine
 
 _TESTS = ROOT / "tests"
-_SECONDS = 900
+_SECONDS, _SECONDS_OF_BUILDS = 900, 5400
 _QUICK = "not slow and not gate"
-_END_TO_END = ("tests/e2e/test_left_to_the_cpu.py", "tests/e2e/test_failures.py")
+_E2E = {
+    "gate": ("test_windows_builds.py",),
+    "builds": (
+        *("test_left_to_the_cpu.py", "test_failures.py", "test_quickstart.py"),
+        "test_concurrent_builds.py::test_two_builds_in_one_workspace_run_each_action_once",
+    ),
+}
+"""Files or tests in `tests/e2e` of the rooms with builds."""
+_DISTURBED = (
+    "test_kills.py::test_kills_at_random_moments_leave_no_partial_output",
+    "test_concurrent_builds.py::test_twenty_builds_at_once_lose_nothing_and_mix_no_results",
+)
+"""Tests of the room `kills`, which only run with `-m exhaustive`."""
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?)\b")
 _SKIPPED = re.compile(r"SKIPPED \[(\d+)\] [^ ]+ (.*)")
 _CLASSES = ("wine lacks", "not yet")
@@ -36,6 +48,7 @@ class Room:
     name: str
     paths: tuple[str, ...]
     markers: str = _QUICK
+    seconds: float = _SECONDS
 
 
 def main() -> int:
@@ -43,20 +56,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.wine", description=__doc__)
     parser.add_argument("rooms", nargs="*", metavar="ROOM or PATH", help="such as cache or tests/cache/test_memo.py")
     parser.add_argument("--folder", type=Path, default=ROOT / ".wine", help="where the environment is (.wine)")
-    parser.add_argument("--seconds", type=float, default=_SECONDS, help=f"time limit of a room ({_SECONDS})")
+    parser.add_argument(
+        "--seconds", type=float, help=f"time limit of a room ({_SECONDS}; {_SECONDS_OF_BUILDS} for paths and rooms with builds)"
+    )
     parser.add_argument("--options", default="-n0", help="more options of pytest ('-n0')")
+    parser.add_argument("--if-possible", action="store_true", help="skip the tests if this machine cannot have the environment")
     parser.add_argument("--setup-only", action="store_true", help="create the environment and run nothing")
     arguments = parser.parse_args()
     wine = Wine(arguments.folder)
     try:
         wine.setup()
     except MissingError as error:
-        sys.stderr.write(f"wine: {error}\n")
-        return 2
+        sys.stderr.write(f"wine: {'tests on Windows are skipped: ' if arguments.if_possible else ''}{error}\n")
+        return 0 if arguments.if_possible else 2
     if arguments.setup_only:
         return 0
     rooms = [find_room(name) for name in arguments.rooms] or list_rooms()
-    failed = [room.name for room in rooms if not run_room(wine, room, arguments.options.split(), arguments.seconds)]
+    failed = [
+        room.name for room in rooms if not run_room(wine, room, arguments.options.split(), arguments.seconds or room.seconds)
+    ]
     if failed:
         sys.stdout.write(f"failed: {', '.join(failed)}; see {wine.folder / 'logs'}\n")
     return 1 if failed else 0
@@ -67,13 +85,21 @@ def list_rooms() -> list[Room]:
     folders = sorted({path.parent.relative_to(_TESTS).parts[0] for path in _TESTS.glob("*/**/test_*.py")} - {"e2e"})
     files = tuple(f"tests/{path.name}" for path in sorted(_TESTS.glob("test_*.py")))
     rooms = [Room(name=name, paths=(f"tests/{name}",)) for name in folders]
-    return [*rooms, Room(name="files", paths=files), Room(name="builds", paths=_END_TO_END, markers="")]
+    builds = [_make_builds(name, names) for name, names in _E2E.items()]
+    return [*rooms, Room(name="files", paths=files), *builds, _make_builds("kills", _DISTURBED, markers="exhaustive")]
 
 
 def find_room(name: str) -> Room:
     """Return a room by its name. Any other name is a path, of which all tests are run."""
     found = next((room for room in list_rooms() if room.name == name), None)
-    return found or Room(name=name.removeprefix("tests/").replace("/", "-").replace(":", "-"), paths=(name,), markers="")
+    if found is None:
+        label = name.removeprefix("tests/").replace("/", "-").replace(":", "-")
+        found = Room(name=label, paths=(name,), markers="", seconds=_SECONDS_OF_BUILDS)
+    return found
+
+
+def _make_builds(name: str, tests: tuple[str, ...], markers: str = "") -> Room:
+    return Room(name=name, paths=tuple(f"tests/e2e/{test}" for test in tests), markers=markers, seconds=_SECONDS_OF_BUILDS)
 
 
 def run_room(wine: Wine, room: Room, options: list[str], seconds: float) -> bool:
@@ -83,25 +109,14 @@ def run_room(wine: Wine, room: Room, options: list[str], seconds: float) -> bool
     temporary = wine.drive / "tests" / room.name
     temporary.parent.mkdir(exist_ok=True)
     began = time.monotonic()
-    process = wine.start_python(
-        *("-X", "utf8", "-m", "pytest", "-v", "-p", "no:cacheprovider", "--basetemp", f"C:\\tests\\{room.name}"),
-        *("-m", room.markers, *options, *room.paths),
-    )
-    with log.open("wb", buffering=0) as file:
-        # The services of wine keep the pipe open when the tests have ended.
-        copy = threading.Thread(target=shutil.copyfileobj, args=(process.stdout, file), daemon=True)
-        copy.start()
-        was_stopped = False
-        try:
-            status = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            wine.stop()
-            status, was_stopped = process.wait(), True
-        took = time.monotonic() - began
-        copy.join(5)
+    command = ("-X", "utf8", "-m", "pytest", "-v", "-p", "no:cacheprovider", "--basetemp", f"C:\\tests\\{room.name}")
+    status = None
+    with log.open("wb", buffering=0) as file, contextlib.suppress(subprocess.TimeoutExpired):
+        status = wine.run_python(*command, "-m", room.markers, *options, *room.paths, output=file, seconds=seconds)
+    took = time.monotonic() - began
     shutil.rmtree(temporary, ignore_errors=True)
     output = log.read_text(encoding="utf-8", errors="replace").rstrip()
-    result = f"stopped after {seconds:.0f} s: {output.rpartition(chr(10))[2]}" if was_stopped else count_tests(output)
+    result = f"stopped after {seconds:.0f} s: {output.rpartition(chr(10))[2]}" if status is None else count_tests(output)
     sys.stdout.write(f"{room.name:<12} {took:6.0f} s  {result or f'status {status}'}\n")
     sys.stdout.flush()
     return status == 0

@@ -15,8 +15,10 @@ import struct
 import subprocess
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(__file__).parent
@@ -34,6 +36,8 @@ _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _APT_SOURCES = Path("/etc/apt")
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _NATIVE = ("ucrtbase", "msvcp140", "msvcp140_1", "msvcp140_2", "concrt140", "vcruntime140", "vcruntime140_1")
+_PIPE_SECONDS = 5
+"""Limit of the wait for the end of a program's output. The services of wine keep its pipes open when the program has ended."""
 _SKIPPED_LIBRARY = ("test", "tests", "__pycache__", "lib-dynload", "config-3.11*", "site-packages", "idlelib", "tkinter", "*.so")
 _COMPLEX_PARTS = {  # machine code: a float complex is in rcx, larger ones are at the address in rcx; the result is in xmm0
     b"crealf": "660f6ec1c3",
@@ -79,6 +83,10 @@ class Wine:
                 create()
                 stamp.write_text(done, encoding="utf-8")
 
+    def is_set_up(self) -> bool:
+        """Return whether `setup` created the environment once."""
+        return (self.folder / "install_wheels.stamp").is_file()
+
     def build_command(self, program: str, *arguments: str | Path) -> list[str]:
         """Return the command that runs a Linux program with Debian's `/usr`."""
         script = 'mount --bind "$0" /usr && exec "$@"'
@@ -100,17 +108,45 @@ class Wine:
             **({"SSL_CERT_FILE": to_windows_path(_CERTIFICATES)} if _CERTIFICATES.is_file() else {}),
         }
 
-    def start_python(self, *arguments: str | Path, variables: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """Start python.exe in the checkout. Its output is a pipe, because wine cannot write to a file that another process opened."""
-        return subprocess.Popen(
+    def run_python(
+        self,
+        *arguments: str | Path,
+        output: BinaryIO,
+        errors: BinaryIO | None = None,
+        cwd: Path = ROOT,
+        variables: Mapping[str, str] | None = None,
+        seconds: float | None = None,
+    ) -> int:
+        """Run python.exe and return its exit code. Errors go to `output` by default.
+
+        Raises TimeoutExpired, after ending all Windows processes.
+        """
+        # Wine cannot write to a file that another process opened. So the output goes through pipes.
+        process = subprocess.Popen(
             self.build_command(_WINE, self.python / "python.exe", *arguments),
-            cwd=ROOT,
+            cwd=cwd,
             env={**self.build_environment(), **(variables or {})},
             bufsize=0,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.STDOUT if errors is None else subprocess.PIPE,
         )
+        copies = [
+            threading.Thread(target=shutil.copyfileobj, args=streams, daemon=True)
+            for streams in ((process.stdout, output), (process.stderr, errors))
+            if all(streams)
+        ]
+        for copy in copies:
+            copy.start()
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            process.wait()
+            raise
+        finally:
+            for copy in copies:
+                copy.join(_PIPE_SECONDS)
 
     def stop(self) -> None:
         """End all Windows processes of this environment."""
@@ -138,8 +174,12 @@ class Wine:
             "APT::Sandbox::User": "",
         }
         options = [word for name, value in places.items() for word in ("-o", f"{name}={value}")]
-        _run(["apt-get", *options, "-qq", "update"])
-        _run(["apt-get", *options, "-qq", "-y", "--no-install-recommends", "--download-only", "install", *_DEBIAN])
+        install = ("-y", "--no-install-recommends", "--download-only", "install", *_DEBIAN)
+        try:
+            for arguments in (("update",), install):
+                _run(["apt-get", *options, "-qq", *arguments])
+        except SystemExit as error:
+            raise MissingError(f"apt cannot download wine from its mirror: {str(error).splitlines()[-1]}") from error
         for package in sorted((apt / "cache" / "archives").glob("*.deb")):
             _run(["dpkg-deb", "-x", str(package), str(self.debian)])
         # What the installation script of libwine does.
