@@ -36,9 +36,12 @@ def test_ci_runs_the_gate_and_nightly_runs_exhaustive_tests() -> None:
     assert any("-m exhaustive" in command for command in found["nightly"])
 
 
-def test_the_gate_runs_the_readmes_command_and_the_remaining_tests() -> None:
+def test_the_gate_runs_the_readmes_command_the_remaining_tests_and_wine() -> None:
     gate = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert gate[-2:] == ['"$python" bootstrap.py pytest', '"$python" bootstrap.py pytest -m gate']
+    wine = "python -m tools.wine --if-possible"
+    assert gate[-3:] == [f'"$python" bootstrap.py {command}' for command in ("pytest", "pytest -m gate", f"{wine} diff gate")]
+    nightly = commands(ROOT / ".github" / "workflows" / "nightly.yml")
+    assert any(command.endswith("python -m tools.wine") for command in nightly), "fails where wine cannot run"
 
 
 def test_the_gate_runs_on_each_supported_python() -> None:
