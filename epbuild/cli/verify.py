@@ -76,6 +76,9 @@ class Loading(OptionGroup, frozen=True, kw_only=True):
     strict: Annotated[bool, declare_option("--strict", help="Fail if a model cannot be loaded or compared on this machine.")] = (
         False
     )
+    from_memory: Annotated[
+        bool, declare_option("--from-memory", help="Pass models and their external data to ONNX Runtime from memory.")
+    ] = False
     interpreter: Annotated[
         Path | None,
         declare_option(
@@ -194,9 +197,9 @@ _RULES = (
         "--metric applies to whole outputs, but --atol and --rtol apply to each element: choose one kind",
     ),
     Needs(
-        ("--strict", "--interpreter", "--device", "--option", "--custom-ops", "--timeout"),
+        ("--strict", "--from-memory", "--interpreter", "--device", "--option", "--custom-ops", "--timeout"),
         ("--load", "--numbers"),
-        "--strict, --interpreter, --device, --option, --custom-ops and --timeout require --load or --numbers",
+        "--strict, --from-memory, --interpreter, --device, --option, --custom-ops and --timeout require --load or --numbers",
     ),
     Needs(("--set",), ("--recipe",), "--set changes values of the recipe that --recipe names: pass --recipe too"),
 )
@@ -257,6 +260,7 @@ def _build_live_options(loading: Loading, comparison: Comparison) -> LiveOptions
         ep_options=dict(loading.ep_options),
         timeout=arguments.age(_TIMEOUT) if loading.timeout is None else loading.timeout,
         custom_ops=tuple(loading.custom_ops),
+        from_memory=loading.from_memory,
         recipe=comparison.recipe,
         settings=tuple(comparison.settings),
         sources=tuple(comparison.sources),

@@ -44,6 +44,7 @@ class LiveOptions(Struct, frozen=True):
     ep_options: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
     custom_ops: tuple[str, ...] = ()
+    from_memory: bool = False
     recipe: Path | None = None
     settings: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
@@ -145,7 +146,14 @@ def _build_live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions)
     return LiveCheck(
         numbers=options.numbers,
         strict=options.strict,
-        options=LoadOptions(options.interpreter, options.device, options.ep_options, options.timeout, options.custom_ops),
+        options=LoadOptions(
+            options.interpreter,
+            options.device,
+            options.ep_options,
+            options.timeout,
+            options.custom_ops,
+            from_memory=options.from_memory,
+        ),
         sources=Sources(_parse_paths_by_model("--source", options.sources, names), options.recipe, plan),
         comparison=OutputComparison(
             _parse_paths_by_model("--inputs", options.inputs, names),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .contents import Contents
 from .operators import NoLibrary, Places, find_libraries, is_file
 from .plugins import JUDGE_NPUS_ONLY, SHARED_NOT_ON_CPU
 from .variants import Ep, OpenError, Variant
@@ -51,12 +52,18 @@ class _Unfit(Exception):
     """Error for a variant that does not fit this machine. The text completes a sentence that begins with the variant's target."""
 
 
-def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[OrtEpDevice] | None, places: Places) -> Fit:
+def choose(
+    onnxruntime: ModuleType,
+    variants: list[Variant],
+    devices: Sequence[OrtEpDevice] | None,
+    places: Places,
+    contents: Contents,
+) -> Fit:
     """Return the best fit. Raises OpenError if no variant fits, or if several variants may fit equally well."""
     fits, misfits = [], []
     for variant in variants:
         try:
-            fits.append(_check_fit(onnxruntime, variant, devices, places))
+            fits.append(_check_fit(onnxruntime, variant, devices, places, contents))
         except _Unfit as reason:
             misfits.append(f"{variant.target} {reason}")
     if not fits:
@@ -70,13 +77,24 @@ def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[O
     return best
 
 
-def _check_fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevice] | None, places: Places) -> Fit:
+def _check_fit(
+    onnxruntime: ModuleType,
+    variant: Variant,
+    devices: Sequence[OrtEpDevice] | None,
+    places: Places,
+    contents: Contents,
+) -> Fit:
     """Return the fit of a variant with its best devices. The best devices are chosen by ONNX Runtime's verdict, and then by type.
 
     Raises _Unfit.
     """
     for file in (*variant.models.values(), *variant.files):
-        if not is_file(file):
+        is_context = file in variant.files and file not in variant.data
+        if is_context and file in contents and not is_file(file):
+            raise _Unfit(
+                f"has the context binary {file} only in memory, but EPs read it from a file; write it there, or embed it"
+            )
+        if file not in contents and not is_file(file):
             raise _Unfit(f"is missing its file {file}")
     try:
         libraries = find_libraries(variant.custom_ops, places)

@@ -11,9 +11,10 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
+from .contents import Content, Contents, check_files
 from .devices import Fit, choose, process_wide
 from .operators import Places, register
-from .variants import OpenError, Variant, find_variants, select
+from .variants import OpenError, Variant, find_variants, read_variants, select
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtEpDevice, SessionOptions
@@ -70,6 +71,7 @@ def open_group(
     devices: Sequence[OrtEpDevice] | None = None,
     configure: Callable[[str, SessionOptions], None] | None = None,
     custom_ops: Places | None = None,
+    files: Mapping[str, Content] | None = None,
 ) -> Group:
     """Open the group at `path`: a manifest, a folder with one manifest, or a folder of variants.
 
@@ -79,21 +81,26 @@ def open_group(
     `onnxruntime.get_ep_devices()`. By default, all devices are candidates, after the plugin EPs of the variants have been
     registered. `configure` is called with each model's name and session options before its session is created. The function can set the
     application's own options, such as threads, logging and profiling. `custom_ops` maps names of custom operator libraries in the
-    manifest to their paths on this machine. Libraries that a Python package ships are found automatically.
+    manifest to their paths on this machine. Libraries that a Python package ships are found automatically. `files` has the content of
+    files in memory, by their paths relative to the folder at `path`: manifests, models and external data. All other files are read from
+    the disk. EPs read context binaries from the disk, unless the models embed their contexts.
 
     Raises OpenError if no variant fits this machine, if several variants may fit equally well, if a session cannot be created,
     or if an argument is invalid. Errors of `configure` are raised unchanged.
     """
     _check_arguments(path, group, target, devices, configure)
+    check_files(files)
     places = _check_places(custom_ops)
     onnxruntime = _import_onnxruntime()
-    variants = select(find_variants(Path(path)), Path(path), group, target)
-    fit = choose(onnxruntime, variants, devices, places)
+    contents = Contents(Path(path), files)
+    manifests = {manifest: bytes(contents[manifest]) for manifest in contents.list_manifests()}
+    variants = select(read_variants(manifests) or find_variants(Path(path)), Path(path), group, target)
+    fit = choose(onnxruntime, variants, devices, places, contents)
     sessions: dict[str, InferenceSession] = {}
     with process_wide:
         try:
             for model in fit.variant.models:
-                sessions[model] = _open_session(onnxruntime, fit, model, configure)
+                sessions[model] = _open_session(onnxruntime, fit, model, configure, contents)
         except BaseException:
             _close(sessions)
             raise
@@ -144,7 +151,11 @@ def _import_onnxruntime() -> ModuleType:
 
 
 def _open_session(
-    onnxruntime: ModuleType, fit: Fit, model: str, configure: Callable[[str, SessionOptions], None] | None
+    onnxruntime: ModuleType,
+    fit: Fit,
+    model: str,
+    configure: Callable[[str, SessionOptions], None] | None,
+    contents: Contents,
 ) -> InferenceSession:
     variant, file = fit.variant, fit.variant.models[model]
     options = onnxruntime.SessionOptions()
@@ -162,10 +173,29 @@ def _open_session(
             options.add_session_config_entry(key, value)
         if variant.share_weights and is_compiled and model not in variant.alone:
             options.add_session_config_entry("ep.share_ep_contexts", "1")
+        source = _pass_contents(options, variant, file, contents)
         # The fallback is disabled: it prints, tries the CPU EP, which cannot run compiled models, and hides the first error.
-        return onnxruntime.InferenceSession(str(file), sess_options=options, enable_fallback=0)
+        return onnxruntime.InferenceSession(source, sess_options=options, enable_fallback=0)
     except Exception as error:  # ONNX Runtime's exceptions have no common base class
         raise OpenError("EPB636", f"ONNX Runtime cannot open {file} for {variant.target}: {error}") from error
+
+
+def _pass_contents(options: SessionOptions, variant: Variant, file: Path, contents: Contents) -> str | bytes:
+    """Return a model's path, or its content if it is in memory. Add the options with which ONNX Runtime then finds the other files."""
+    # ONNX Runtime keeps no reference to the data, so `contents` must live until the session is created.
+    named = {data.relative_to(file.parent).as_posix(): data for data in sorted(variant.data) if data.is_relative_to(file.parent)}
+    held = {name: contents[data] for name, data in named.items() if data in contents}
+    if held:
+        options.add_external_initializers_from_files_in_memory(
+            list(held), list(held.values()), [len(data) for data in held.values()]
+        )
+    if file not in contents:
+        return str(file)
+    options.add_session_config_entry("ep.context_file_path", str(file.absolute()))
+    if len(held) < len(named):
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(file.parent.absolute()))
+    content = contents[file]
+    return content if isinstance(content, bytes) else bytes(content)
 
 
 def _close(sessions: dict[str, InferenceSession]) -> list[str]:

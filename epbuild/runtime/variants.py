@@ -17,7 +17,8 @@ FORMAT = 1
 
 _MAX_QUOTE = 120
 _BUILT_IN = "onnxruntime"
-_NEEDED = ("context-binary", "external-data")
+_DATA = "external-data"
+_NEEDED = ("context-binary", _DATA)
 """Roles of the files that models need when they are opened. A manifest lists the role of each file."""
 
 
@@ -73,12 +74,19 @@ class Variant:
     """Compatibility strings in the models, by EP. Each EP uses its strings to decide whether the models fit a device."""
     files: tuple[Path, ...] = ()
     """Files that the models refer to and need: context binaries and external data."""
+    data: frozenset[Path] = frozenset()
+    """External data among `files`."""
     custom_ops: tuple[CustomOps, ...] = ()
     """Custom operators in the models."""
     uncompiled: frozenset[str] = frozenset()
     """Names of the models that were not compiled and run on the CPU EP."""
     alone: frozenset[str] = frozenset()
     """Names of the compiled models that share no weights, in a variant whose other models do."""
+
+
+def read_variants(manifests: Mapping[Path, bytes]) -> list[Variant]:
+    """Return the variants of manifests in memory, by path. Raises OpenError."""
+    return [_read_variant(path, _parse_manifest(path, content)) for path, content in manifests.items()]
 
 
 def find_variants(path: Path) -> list[Variant]:
@@ -114,10 +122,19 @@ def _read_manifest(path: Path, *, or_none: bool = False) -> dict[str, Any] | Non
     if path.exists() and not path.is_file():  # reading a pipe would block
         raise OpenError("EPB632", f"the manifest {path} cannot be read: it is not a regular file")
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except FileNotFoundError:
         raise OpenError("EPB632", f"there is no manifest at {path}") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
+        raise OpenError("EPB632", f"the manifest {path} cannot be read: {error}") from error
+    return _parse_manifest(path, content, or_none=or_none)
+
+
+def _parse_manifest(path: Path, content: bytes, *, or_none: bool = False) -> dict[str, Any] | None:
+    """Return the document of a manifest at `path`. Raises OpenError as `_read_manifest` does."""
+    try:
+        document = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise OpenError("EPB632", f"the manifest {path} cannot be read: {error}") from error
     if not (isinstance(document, dict) and {"format", "group", "target", "models"} <= set(document)):
         if or_none:
@@ -138,6 +155,11 @@ def _read_variant(path: Path, document: Any) -> Variant:
         distributions = _check_dict_of_texts(toolchain.get("distributions", {}), "distributions")
         eps = tuple(_read_ep(ep, distributions) for ep in _check_list_of_dicts(target["eps"], "eps"))
         files = {_check_type(model["name"], str, "name"): path.parent / _check_relative_path(model["file"]) for model in models}
+        needed = {
+            path.parent / _check_relative_path(item["path"]): item["role"]
+            for item in _check_list_of_dicts(document.get("files", []), "files")
+            if item["role"] in _NEEDED
+        }
         variant = Variant(
             manifest=path,
             group=_check_type(document["group"], str, "group"),
@@ -148,11 +170,8 @@ def _read_variant(path: Path, document: Any) -> Variant:
             several=len(models) > 1 or any("merged" in model for model in models),
             models=files,
             compatibility=_read_compatibility(models),
-            files=tuple(
-                path.parent / _check_relative_path(item["path"])
-                for item in _check_list_of_dicts(document.get("files", []), "files")
-                if item["role"] in _NEEDED
-            ),
+            files=tuple(needed),
+            data=frozenset(file for file, role in needed.items() if role == _DATA),
             custom_ops=tuple(
                 _read_custom_ops(item, distributions)
                 for item in _check_list_of_dicts(document.get("custom_ops", []), "custom_ops")

@@ -53,8 +53,34 @@ def open_session(onnxruntime: Any, request: dict[str, Any], model: dict[str, Any
     """Return a session for a model with the EPs of the request, or with the CPU EP if there are none. Raises the exceptions of ORT."""
     options = compiling.make_session_options(onnxruntime, request, model, devices)
     providers = compiling.list_providers(onnxruntime, request) if request["eps"] else [compiling.CPU]
+    source: Any = model["file"]
+    data: list[bytes] = []
+    if model["data_in_memory"] is not None:
+        source, data = read_contents(model)
+        pass_contents(options, model, data)
     # With ORT's fallback, a failing EP would be reported as missing from the session.
-    return compiling.new_session(onnxruntime, model["file"], options, providers)
+    session = compiling.new_session(onnxruntime, source, options, providers)
+    del data  # ONNX Runtime reads the data while it creates the session, and keeps no reference.
+    return session
+
+
+def read_contents(model: dict[str, Any]) -> tuple[bytes, list[bytes]]:
+    """Return the content of a model and of each file of its external data."""
+    folder, contents = os.path.dirname(model["file"]), []  # noqa: PTH120
+    for path in (model["file"], *(os.path.join(folder, name) for name in model["data_in_memory"])):  # noqa: PTH118
+        with open(path, "rb") as file:  # noqa: PTH123
+            contents.append(file.read())
+    return contents[0], contents[1:]
+
+
+def pass_contents(options: Any, model: dict[str, Any], data: list[bytes]) -> None:
+    """Pass external data to the options, and the path from which the EP derives the folder of context binaries."""
+    options.add_session_config_entry("ep.context_file_path", model["file"])
+    if hasattr(options, "add_external_initializers_from_files_in_memory"):
+        options.add_external_initializers_from_files_in_memory(model["data_in_memory"], data, [len(content) for content in data])
+    else:
+        folder = os.path.dirname(model["file"])  # noqa: PTH120
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
 
 
 def run(session: Any, inputs: dict[str, Any], outputs: str) -> list[str]:

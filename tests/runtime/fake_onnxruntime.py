@@ -14,8 +14,8 @@ import pytest
 class Session:
     """InferenceSession that logs when it opens and when it is freed."""
 
-    def __init__(self, path: str, log: list[str]) -> None:
-        self._name, self._log = Path(path).stem, log
+    def __init__(self, source: str | bytes, log: list[str]) -> None:
+        self._name, self._log = source.decode() if isinstance(source, bytes) else Path(source).stem, log
         log.append(f"open {self._name}")
 
     def __del__(self) -> None:
@@ -29,6 +29,11 @@ class SessionOptions:
         self.entries: dict[str, str] = {}
         self.providers: list[Any] = []
         self.custom_ops: list[str] = []
+        self.data: dict[str, bytes] = {}
+
+    def add_external_initializers_from_files_in_memory(self, names: list[str], buffers: list[bytes], lengths: list[int]) -> None:
+        assert [len(content) for content in buffers] == lengths
+        self.data |= zip(names, map(bytes, buffers), strict=True)
 
     def register_custom_ops_library(self, path: str) -> None:
         if "broken" in path:
@@ -93,12 +98,12 @@ class Machine:
         self.registered.append((name, library))
         self.devices += self._plugins[library]
 
-    def _open(self, path: str, sess_options: SessionOptions, enable_fallback: int) -> Session:
+    def _open(self, source: str | bytes, sess_options: SessionOptions, enable_fallback: int) -> Session:
         assert enable_fallback == 0
-        if Path(path).stem in self.broken:
+        if isinstance(source, str) and Path(source).stem in self.broken:
             raise RuntimeError("[ONNXRuntimeError] : 10 : INVALID_GRAPH : Failed to get context binary info.")
         self.options.append(sess_options)
-        return Session(path, self.log)
+        return Session(source, self.log)
 
 
 def device(ep: str, kind: str, vendor: str = "Acme", **metadata: str) -> Any:

@@ -156,7 +156,7 @@ def _find_compatibility(model: Model, session: Session) -> dict[str, str]:
 
 def _report_loads(attempt: Attempt, shown: Mapping[str, str], session: Session, hint: str | None) -> Iterator[Finding]:
     failure, seconds = attempt.failure, attempt.seconds
-    on = f" on {attempt.devices}" if attempt.devices else ""
+    on = f"{' from memory' if session.from_memory else ''}{f' on {attempt.devices}' if attempt.devices else ''}"
     without = (
         f"; these options were omitted, because their files are not in the artifact: {', '.join(session.lacking)}"
         if session.lacking

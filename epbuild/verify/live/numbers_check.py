@@ -205,7 +205,7 @@ class NumbersCheck:
     ) -> tuple[tuple[Path, tuple[str, ...]], ...] | LoadFailure:
         """Run a source on the CPU EP. Return the file and the names of its outputs for each feed, or the failure."""
         own = tuple(replace(feed, outputs=feed.outputs.with_suffix(f".{suffix}.npz")) for feed in feeds)
-        on_cpu = replace(self.session, eps=(), options={}, variables={})
+        on_cpu = replace(self.session, eps=(), options={}, variables={}, from_memory=False)
         attempt = run_models([Load(name, source.place_files(scratch / "source"), feeds=own)], on_cpu, scratch, self.cancelled)
         if attempt.failure is not None:
             return attempt.failure

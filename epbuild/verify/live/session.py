@@ -46,6 +46,8 @@ class LoadOptions(Struct, frozen=True):
     custom_ops: tuple[str, ...] = ()
     """Paths of libraries and names of packages with custom operators, as in a recipe. If empty, the manifest's are used."""
     toolchains: Toolchains = field(default_factory=list_toolchains)
+    from_memory: bool = False
+    """True to pass models from memory instead of by path."""
 
 
 def open_artifact_session(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, lines: ProgressLines) -> Session:
@@ -89,7 +91,9 @@ def open_artifact_session(artifact: ArtifactFolder, given: LoadOptions, sources:
         eps = (replace(eps[0], provider_options={**eps[0].provider_options, **given.options}), *eps[1:])
     options, without = resolve_files(target.get("session_options", {}), find_session_key, {})
     lacking = (*(name for _, names in planned_eps for name in names), *without)
-    return Session(environment, eps, options, target.get("environment", {}), given.timeout, lacking, custom_ops)
+    return Session(
+        environment, eps, options, target.get("environment", {}), given.timeout, lacking, custom_ops, given.from_memory
+    )
 
 
 def _find_custom_ops(artifact: ArtifactFolder, given: LoadOptions, sources: Sources) -> tuple[CustomOpLibraries, ...]:

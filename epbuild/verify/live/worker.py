@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.core.errors import Cancelled
+from epbuild.onnxfile.read.headers import read_header
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.request import HERE, build_ep_document, resolve_places
 from epbuild.plan.target import PlannedEp
@@ -60,6 +61,8 @@ class Session(Struct, frozen=True):
     lacking: tuple[str, ...] = ()
     """Options and session keys that are omitted because their files are missing."""
     custom_ops: tuple[CustomOpLibraries, ...] = ()
+    from_memory: bool = False
+    """True to pass models and their external data from memory. Context binaries stay in files, to which a session key leads."""
 
     def with_sharing(self, *, share: bool) -> Session:
         """Return the session with sharing of contexts enabled or disabled."""
@@ -164,7 +167,7 @@ def _run(
         "members": [],
         "verbose": verbose,
         "lists_devices": lists_devices,
-        "models": [_make_model_request(load) for load in loads],
+        "models": [_make_model_request(load, session) for load in loads],
     }
     with process_failures("process that loads the models"):
         (scratch / REQUEST).write_text(json.dumps(request), encoding="utf-8")
@@ -179,7 +182,7 @@ def _run(
         )
 
 
-def _make_model_request(load: Load) -> dict[str, Any]:
+def _make_model_request(load: Load, session: Session) -> dict[str, Any]:
     return {
         "name": load.name,
         "file": str(load.file.absolute()),
@@ -187,6 +190,7 @@ def _make_model_request(load: Load) -> dict[str, Any]:
         "inputs": [{"file": str(feed.file), "names": list(feed.names), "outputs": str(feed.outputs)} for feed in load.feeds],
         "compile": {"node_name_prefix": None},
         "read": "file",
+        "data_in_memory": sorted(read_header(load.file).external_data) if session.from_memory else None,
         "free_dimensions": {},
         "denoted_dimensions": {},
     }

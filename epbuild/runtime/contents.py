@@ -1,0 +1,44 @@
+"""Files that an application has in memory."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from pathlib import Path, PureWindowsPath
+
+from .variants import MANIFEST, OpenError
+
+Content = bytes | bytearray | memoryview | mmap.mmap
+
+
+class Contents:
+    """Content of files in memory, by path. `given` has paths relative to the folder at `path`, or to that of the manifest at `path`."""
+
+    def __init__(self, path: Path, given: Mapping[str, Content] | None) -> None:
+        root = path.parent if path.suffix == Path(MANIFEST).suffix and not path.is_dir() else path
+        self._by_path = {root / name: content for name, content in (given or {}).items()}
+
+    def __contains__(self, path: Path) -> bool:
+        return path in self._by_path
+
+    def __getitem__(self, path: Path) -> Content:
+        return self._by_path[path]
+
+    def list_manifests(self) -> list[Path]:
+        """Return the paths of the manifests in memory."""
+        return sorted(path for path in self._by_path if path.name == MANIFEST)
+
+
+def check_files(files: object) -> None:
+    """Raise OpenError (EPB654) if the argument `files` does not map relative paths to the content of files."""
+    if files is None:
+        return
+    if not isinstance(files, Mapping):
+        raise OpenError("EPB654", f"files must be a mapping from relative paths to the content of files, not {files!r}")
+    for name, content in files.items():
+        if not isinstance(name, str) or not name or PureWindowsPath(name).drive or PureWindowsPath(name).root:
+            raise OpenError("EPB654", f"files must have relative paths, not {name!r}")
+        if not isinstance(content, Content):
+            raise OpenError(
+                "EPB654", f"files must map {name!r} to bytes, a memoryview or an mmap, not to {type(content).__name__}"
+            )
