@@ -33,38 +33,51 @@ _NO_MEMORY = ("can't start new thread", "failed to map segment")
 """Parts of messages with which Python and the dynamic loader report that memory is exhausted."""
 USAGE = 2
 _ENVIRONMENT = 3
-_COMMANDS = {
-    "init": "Write a first recipe.",
-    "import": "Convert another tool's configuration to a recipe.",
-    "validate": "Check a recipe and its models without building.",
-    "plan": "Show all steps with their states and the reasons to run them.",
-    "graph": "Draw the plan as SVG, DOT or Mermaid.",
-    "run": "Build everything that is out of date.",
-    "coverage": "Show how much of each model runs on the EP, and why not more.",
-    "report": "Report coverage, sizes, times and accuracy of builds.",
-    "explain": "Explain why a step would run.",
-    "inspect": "Show the contents of EPContext models.",
-    "verify": "Check artifacts, and optionally load and run their models.",
-    "diff": "Compare two artifacts.",
-    "relink": "Embed, extract, rename or move a context binary.",
-    "merge": "Merge EPContext models into one.",
-    "wrap": "Write EPContext models for a context binary of another tool.",
-    "lock": "Pin toolchains and remote models in epbuild.lock.",
-    "log": "Print the log of a step's last run.",
-    "schema": "Print a JSON Schema.",
-    "clean": "Remove emitted outputs.",
-    "gc": "Remove unused results from the store.",
-    "cache": "Show or check the store, and manage a remote cache.",
-    "doctor": "Check this machine for problems.",
-    "devices": "Show the EPs of toolchains, and the devices of each EP.",
-    "worker": "Execute actions of other machines' builds.",
+_PANELS = {
+    "Getting started": {
+        "init": "Write a first recipe.",
+        "import": "Convert another tool's configuration to a recipe.",
+        "doctor": "Check this machine for problems.",
+        "devices": "Show the EPs of toolchains, and the devices of each EP.",
+    },
+    "Build": {
+        "validate": "Check a recipe and its models without building.",
+        "plan": "Show the steps that a build would run, and why.",
+        "run": "Build everything that is out of date.",
+        "explain": "Explain why a step would run.",
+        "graph": "Draw the plan as a tree, SVG, DOT or Mermaid.",
+        "log": "Print the log of a step's last run.",
+        "coverage": "Show how much of each model runs on the EP, and why not more.",
+        "report": "Report coverage, sizes, times and accuracy of builds.",
+    },
+    "Artifacts": {
+        "inspect": "Show the contents of EPContext models.",
+        "verify": "Check artifacts, and optionally load and run their models.",
+        "diff": "Compare two artifacts.",
+        "relink": "Embed, extract, rename or move a context binary.",
+        "merge": "Merge EPContext models into one.",
+        "wrap": "Write EPContext models for a context binary of another tool.",
+        "clean": "Remove emitted outputs.",
+    },
+    "Machines": {
+        "lock": "Pin toolchains and remote models in epbuild.lock.",
+        "cache": "Show or check the store, and manage a remote cache.",
+        "gc": "Remove unused results from the store.",
+        "worker": "Execute actions of other machines' builds.",
+    },
+    "Other": {
+        "schema": "Print a JSON Schema.",
+        "version": "Print the version of epbuild, and of the packages that it uses.",
+    },
 }
+"""Commands with their short help, by the title of their section in `epbuild --help`."""
+_COMMANDS = {name: text for commands in _PANELS.values() for name, text in commands.items()}
 _SHARED_MODULES = {
     **dict.fromkeys(("inspect", "diff", "relink", "merge"), "artifacts"),
     **dict.fromkeys(("plan", "explain", "log"), "steps"),
     **dict.fromkeys(("run", "coverage"), "run"),
     **dict.fromkeys(("clean", "gc"), "cleaning"),
-    **dict.fromkeys(("doctor", "devices"), "doctor"),
+    **dict.fromkeys(("doctor", "devices", "version"), "doctor"),
 }
 """Modules that define several commands. All other commands have modules of their own names."""
 
@@ -81,8 +94,10 @@ class _Commands(TyperGroup):
 
     # Typer would import all commands to read their help.
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+        width = max(map(len, _COMMANDS))
+        for title, commands in _PANELS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{width}}", text) for name, text in commands.items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         from typer._click.shell_completion import CompletionItem
@@ -124,7 +139,7 @@ _application = typer.Typer(
 def _global_options(
     debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+        bool, typer.Option("--version", "-V", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Build ONNX Runtime EPContext artifacts: one recipe in, verified and reproducible NPU models out."""
@@ -143,7 +158,7 @@ def execute(arguments: Sequence[str]) -> int:
         command = get_command(_application)
         if VARIABLE in os.environ:
             answer_shell(command)
-        with command.make_context("epbuild", list(arguments) or ["--help"], color=False) as context:
+        with command.make_context("epbuild", _expand_help(arguments), color=False) as context:
             outcome = command.invoke(context)
     except typer.Exit as error:
         return error.exit_code
@@ -191,6 +206,13 @@ def execute(arguments: Sequence[str]) -> int:
         text = f"internal error: {type(error).__name__}: {error}. Please report it with the output of `epbuild --debug`."
         return _report_failure(1, arguments, text)
     return outcome if isinstance(outcome, int) else 0
+
+
+def _expand_help(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments, with `help [COMMAND]` or an empty command line changed to `[COMMAND] --help`."""
+    if arguments and arguments[0] != "help":
+        return list(arguments)
+    return [*arguments[1:], "--help"]
 
 
 def _is_folder_gone() -> bool:

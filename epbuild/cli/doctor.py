@@ -1,22 +1,29 @@
-"""`epbuild doctor` and `epbuild devices`: check this machine and its EPs."""
+"""`epbuild doctor`, `devices` and `version`: this machine, its EPs and programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from epbuild import __version__
+from epbuild.catalog.catalog import entries_for, get_full_name, known_eps
 from epbuild.cli import arguments, completion
-from epbuild.cli.options import COMMAND_LINE, declare_option, make_application, with_default
+from epbuild.cli.options import COMMAND_LINE, Excludes, UsageError, declare_option, make_application, with_default
 from epbuild.cluster.address import ClusterAddress
-from epbuild.commands.doctor.doctor import Diagnoses, DoctorRequest, HealthListener, check_devices, run_checks
+from epbuild.commands.doctor.doctor import DoctorRequest, check_devices, run_checks
 from epbuild.core.errors import EpbuildError
-from epbuild.report.json.checks import build_devices_document, build_health_document
-from epbuild.report.json.documents import Document, print_json
-from epbuild.report.terminal.checks import HealthPrinter
+from epbuild.report.json.checks import (
+    build_devices_document,
+    build_health_document,
+    build_known_names_document,
+    build_version_document,
+)
+from epbuild.report.json.documents import print_json
+from epbuild.report.terminal.checks import HealthPrinter, print_devices, print_known_names
+from epbuild.report.terminal.live import show_activity
+from epbuild.report.terminal.screen import print_line
 
 app = make_application()
 
@@ -35,26 +42,12 @@ EXITS = {
     2: COMMAND_LINE,
 }
 NoCompile = Annotated[bool, declare_option("--no-compile", help="Compile no test models; only list devices.")]
-
-Check = Callable[[DoctorRequest, HealthListener], Diagnoses]
-"""Function that runs some or all checks of this machine."""
+_EP = ("--ep",)
 
 
 def find_recipe(recipe: Path | None) -> Path | None:
     """Return the recipe of the command line, or else the default recipe if it exists, or else None."""
     return recipe if recipe is not None or not arguments.DEFAULT.exists() else arguments.DEFAULT
-
-
-def show_health(check: Check, request: DoctorRequest, document: Callable[[Diagnoses], Document] | None) -> int:
-    """Run `check` and print its results: as the JSON that `document` builds, or as lines if `document` is None. Return the exit code."""
-    if document is not None:
-        found = check(request, lambda result: None)
-        print_json(document(found))
-    else:
-        printer = HealthPrinter(f"epbuild {__version__}")
-        found = check(request, printer.print_check)
-        printer.print_sum(found)
-    return 0 if found.is_healthy else 1
 
 
 @app.command(exits=EXITS)
@@ -89,13 +82,28 @@ def doctor(
         insecure=insecure,
         cluster=None if offline else scheduler,
     )
-    return show_health(run_checks, request, build_health_document if json else None)
+    if json:
+        found = run_checks(request, lambda result: None)
+        print_json(build_health_document(found))
+    else:
+        printer = HealthPrinter(f"epbuild {__version__}")
+        found = run_checks(request, printer.print_check)
+        printer.print_sum(found)
+    return 0 if found.is_healthy else 1
 
 
-@app.command(exits=EXITS)
+@app.command(
+    exits=EXITS,
+    rules=[
+        Excludes(_EP, ("recipe", "--no-compile", "--set"), "--ep reads the catalog only; omit RECIPE, --no-compile and --set")
+    ],
+)
 def devices(
     recipe: RecipeIfAny = None,
     *,
+    ep: Annotated[
+        str | None, declare_option(*_EP, metavar="EP", help="List what this EP can compile for, such as SoCs. Checks nothing.")
+    ] = None,
     no_compile: NoCompile = False,
     settings: arguments.Settings,
     json: arguments.Json = False,
@@ -104,5 +112,30 @@ def devices(
 
     Each EP compiles and loads a small model in its own process. Nothing is installed.
     """
+    if ep is not None:
+        name = ep if ep in known_eps() else get_full_name(ep.lower())
+        if name is None:
+            raise UsageError(f"the catalog has no EP '{ep}'; it has {', '.join(known_eps())}")
+        if json:
+            print_json(build_known_names_document(name, entries_for(name)))
+        else:
+            print_known_names(name, entries_for(name))
+        return 0
     request = DoctorRequest(find_recipe(recipe), tuple(settings), attempts=not no_compile)
-    return show_health(check_devices, request, build_devices_document if json else None)
+    with show_activity("toolchains", "loading each EP" if no_compile else "compiling a small model with each EP"):
+        found = check_devices(request, lambda check: None)
+    if json:
+        print_json(build_devices_document(found))
+    else:
+        print_devices(found)
+    return 0 if found.is_healthy else 1
+
+
+@app.command(exits={0: "the version was printed", 2: COMMAND_LINE})
+def version(*, json: arguments.Json = False) -> int:
+    """Print the version of epbuild. With --json, also print what a bug report needs."""
+    if json:
+        print_json(build_version_document())
+    else:
+        print_line(f"epbuild {__version__}")
+    return 0

@@ -1,4 +1,4 @@
-"""`epbuild graph`: picture of the plan."""
+"""`epbuild graph`: tree or picture of the plan."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from epbuild import api
 from epbuild.cli import arguments
 from epbuild.cli.options import MACHINE, UsageError, declare_option, make_application, make_choice
 from epbuild.commands.graph import build_step_graph
-from epbuild.report.graph import draw_svg, find_graphviz, format_dot, format_mermaid
+from epbuild.report.graph import draw_svg, find_graphviz, format_dot, format_mermaid, format_tree
 from epbuild.report.listeners import WaitingRow, write_document
 from epbuild.report.terminal.problems import print_warnings
 from epbuild.session.request import Request
 
 _FORMATS: dict[str, Any] = {
+    "tree": format_tree,
     "svg": lambda graph: draw_svg(graph, find_graphviz()),
     "dot": format_dot,
     "mermaid": format_mermaid,
@@ -31,7 +32,12 @@ def graph(
     *,
     form: Annotated[
         str | None,
-        declare_option("--format", help="Format to write.", default="suffix of --output, or svg", **make_choice(_FORMATS)),
+        declare_option(
+            "--format",
+            help="Format to write.",
+            default="suffix of --output; else tree on a terminal, or svg",
+            **make_choice(_FORMATS),
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -45,11 +51,13 @@ def graph(
 ) -> int:
     """Draw the plan of RECIPE: its steps, their states, and their dependencies.
 
+    On a terminal, the steps are a tree: below each step are the steps that it needs. With --output, they are a picture.
+
     If there are more than 200 steps, they are combined by group and target, by group, by target, or by kind. SVG needs Graphviz or
     `pip install 'epbuild[graph]'`.
     """
-    ending = output.suffix.lower() if output is not None else ".svg"
-    chosen = form or _ENDINGS.get(ending)
+    default = "tree" if sys.stdout.isatty() else "svg"
+    chosen = form or (default if output is None else _ENDINGS.get(output.suffix.lower()))
     if chosen is None:
         raise UsageError(f"the name of '{output}' implies no format: end it in {', '.join(_ENDINGS)}, or set --format")
     recipe, steps, places = target.selection()

@@ -29,7 +29,7 @@ from epbuild.session.request import Request
 app = make_application()
 
 _EXITS = {
-    0: "everything is up to date, except for failures that the recipe allows",
+    0: "every step is current, except for failures that the recipe allows",
     1: "a step failed, --check found a step out of date, --rebuild-and-compare found an unexpected difference, or --no-compile found a "
     "missing result",
     130: f"{INTERRUPTED}. With --watch, Ctrl-C between builds exits with the code of the last build",
@@ -164,7 +164,7 @@ def _show_plan(request: Request, *, check: bool, all_warnings: bool, json: bool)
     if json:
         print_json(plan_document(str(request.recipe), found))
     else:
-        print_plan(found, only_todo=True)
+        print_plan(found)
     return 1 if check and not found.nothing_to_try else 0
 
 

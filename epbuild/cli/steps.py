@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from io import IncrementalNewlineDecoder
+from typing import Annotated
 
 from epbuild import api
 from epbuild.cache.workspace import Workspace
 from epbuild.cli import arguments
 from epbuild.cli.job_options import Matrix, RunnerLabels, parse_labels
-from epbuild.cli.options import make_application
+from epbuild.cli.options import declare_option, make_application
 from epbuild.commands.log import list_logged_steps, read_log
 from epbuild.commands.plan import explain as explained
 from epbuild.core.shown import escape_log
@@ -29,6 +30,7 @@ app = make_application()
 def plan(
     target: arguments.Target,
     *,
+    every_step: Annotated[bool, declare_option("--all", help="List current steps too, instead of only counting them.")] = False,
     locked: arguments.Locked = False,
     no_exec: arguments.NoExec = False,
     remote: arguments.RemoteReading,
@@ -39,7 +41,7 @@ def plan(
     all_warnings: arguments.AllWarnings = False,
     json: arguments.Json = False,
 ) -> int:
-    """Show the steps of RECIPE, their states, and the reasons to run them.
+    """Show the steps of RECIPE that a build would run, their states, and the reasons to run them.
 
     Nothing is built and no toolchain is provisioned.
     """
@@ -72,7 +74,7 @@ def plan(
         print_warnings(survey.plan.warnings, all_warnings=all_warnings)
         if request.is_whole:  # Defaults belong to a recipe, not to some of its steps.
             print_defaults(survey.plan.defaults)
-        print_plan(survey)
+        print_plan(survey, every_step=every_step)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Graphs of a plan in DOT, Mermaid, and SVG drawn by Graphviz."""
+"""Graphs of a plan: tree of lines, DOT, Mermaid, and SVG drawn by Graphviz."""
 
 from __future__ import annotations
 
@@ -80,6 +80,36 @@ def shorten_name(text: str) -> str:
     text = escape_controls(text)
     half = (_MAX_NAME - 3) // 2
     return text if len(text) <= _MAX_NAME else f"{text[:half]}...{text[-half:]}"
+
+
+def format_tree(graph: StepGraph) -> str:
+    """Format a graph as a tree of lines. Its roots are the steps that no step needs, and below each step are the steps that it needs.
+
+    A step that several steps need is expanded once. Later lines of the step end with `(above)`.
+    """
+    needs: dict[int, list[int]] = {}
+    for start, end in graph.edges:
+        needs.setdefault(end, []).append(start)
+    inner = {start for start, _ in graph.edges}
+    shown: set[int] = set()
+    lines = [*format_heading(graph), format_counts(graph.states)]
+
+    def add(number: int, margin: str, branch: str, below: str) -> None:
+        node, name = graph.nodes[number], escape_controls(graph.nodes[number].name)
+        text = f"{name}  {format_counts(node.states)}" if node.grouped else f"{find_style(node.state).sign} {name}"
+        lines.append(f"{margin}{branch}{text}{'  (above)' if number in shown and number in needs else ''}")
+        if number in shown:
+            return
+        shown.add(number)
+        needed = needs.get(number, [])
+        for need in needed:
+            is_last = need == needed[-1]
+            add(need, f"{margin}{below}", "└─ " if is_last else "├─ ", "   " if is_last else "│  ")
+
+    for number in range(len(graph.nodes)):
+        if number not in inner:
+            add(number, "", "", "")
+    return "\n".join([*lines, ""])
 
 
 def format_dot(graph: StepGraph) -> str:

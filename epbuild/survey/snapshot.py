@@ -188,8 +188,8 @@ def try_fast_path(
 
 
 def format_nothing_to_do(steps: int) -> str:
-    """Return the sentence to print if all steps are up to date. `steps` is the number of steps."""
-    return "Nothing to do: " + ("1 step is" if steps == 1 else f"{steps} steps are") + " up to date"
+    """Return the sentence to print if all steps are current. `steps` is the number of steps."""
+    return "Nothing to do: " + ("1 step is" if steps == 1 else f"{steps} steps are") + " current"
 
 
 def read_unchanged(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import errno
 import io
+import json
 import os
+import platform
 import signal
 import subprocess
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.main import get_command
 
@@ -52,7 +55,7 @@ def raising(error: BaseException) -> AbstractContextManager[None]:
     return at_each_call(read_plan, break_off)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"], []])
 def test_help_lists_every_command_with_its_description(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     code, out, error = run(capsys, *arguments)
     assert (code, error) == (0, [])
@@ -68,8 +71,24 @@ def test_every_listed_command_has_a_help_page(capsys: pytest.CaptureFixture[str]
     assert out.startswith(f"Usage: epbuild {name}")
 
 
-def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "--version") == (0, f"epbuild {__version__}\n", [])
+def test_help_of_a_command_is_its_help_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "help", "run") == run(capsys, "run", "--help")
+    code, _, [line] = run(capsys, "help", "complie")
+    assert (code, line.partition(".")[0]) == (2, "epbuild: error: No such command 'complie'")
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["-V"], ["version"]])
+def test_version_prints_the_version(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert run(capsys, *arguments) == (0, f"epbuild {__version__}\n", [])
+
+
+def test_the_json_version_has_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, error = run(capsys, "version", "--json")
+    document = json.loads(out)
+    assert (code, error, document["epbuild"]) == (0, [], __version__)
+    assert document["packages"]["msgspec"] == msgspec.__version__
+    assert "pytest" not in document["packages"]
+    assert document["system"] == platform.platform()
 
 
 @pytest.mark.parametrize(

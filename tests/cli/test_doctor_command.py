@@ -67,3 +67,18 @@ def test_devices_requires_no_recipe(tmp_path: Path) -> None:
     done = epbuild(tmp_path, "devices", EPBUILD_TOOLCHAIN_DIR=str(tmp_path / "toolchains"))
     assert done.returncode == 0, done.stderr
     assert "no toolchain exists yet" in done.stdout
+
+
+def test_devices_lists_the_socs_of_an_ep_with_product_names(tmp_path: Path) -> None:
+    lines = epbuild(tmp_path, "devices", "--ep", "qnn").stdout.splitlines()
+    assert lines[0].startswith("soc_model of QNNExecutionProvider: ")
+    assert lines[1].split() == ["name", "number", "arch", "product"]
+    assert "SM8750       69      79    Snapdragon 8 Elite" in lines
+    named = json.loads(epbuild(tmp_path, "devices", "--ep", "QNNExecutionProvider", "--json").stdout)["options"]["soc_model"]
+    assert {"Snapdragon 8 Elite"} == {product for row in named if row["name"] == "SM8750" for product in row["products"]}
+
+
+def test_devices_names_the_known_eps_if_one_is_unknown(tmp_path: Path) -> None:
+    done = epbuild(tmp_path, "devices", "--ep", "qqn")
+    assert done.returncode == 2
+    assert done.stderr.startswith("epbuild: error: the catalog has no EP 'qqn'; it has CPUExecutionProvider, ")

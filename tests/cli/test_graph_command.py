@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from epbuild.cli.app import execute
 from tests.support.commands import RECIPE, epbuild, write_model
 
 pytestmark = pytest.mark.slow
@@ -38,6 +40,18 @@ def test_mermaid_and_dot_go_to_standard_output(folder: Path) -> None:
     ]
     dot = epbuild(folder, "graph", "--format", "dot")
     assert '"compile:main/phone/relu" -> "emit:main/phone/directory";' in dot.stdout
+
+
+def test_a_terminal_gets_a_tree(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert execute(["graph"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "epbuild.yaml: 2 steps",
+        "+ 2 new",
+        "+ emit:main/phone/directory",
+        "└─ + compile:main/phone/relu",
+    ]
 
 
 def test_the_file_suffix_determines_the_format(folder: Path) -> None:

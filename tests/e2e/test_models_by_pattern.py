@@ -35,7 +35,7 @@ def nothing_to_do(project: Project, steps: int) -> None:
     assert not compiled(project.build())
     done = project.epbuild("run")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"Nothing to do: {steps} steps are up to date")
+    assert done.stdout.startswith(f"Nothing to do: {steps} steps are current")
     assert project.snapshots()
 
 

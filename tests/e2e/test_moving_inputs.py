@@ -188,7 +188,7 @@ def test_the_fast_path_repeats_warnings_without_delay(own: Project) -> None:
     for environment in ({}, {"GITHUB_ACTIONS": "true"}):
         own.environment = environment
         known = own.epbuild("run")
-        assert (known.returncode, known.stdout.partition("(")[0]) == (0, "Nothing to do: 2 steps are up to date ")
+        assert (known.returncode, known.stdout.partition("(")[0]) == (0, "Nothing to do: 2 steps are current ")
         kept = snapshot.read_bytes()
         snapshot.unlink()
         looked = own.epbuild("run")

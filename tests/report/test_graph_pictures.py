@@ -10,7 +10,7 @@ import pytest
 
 from epbuild.commands.graph import WORST_FIRST, GraphNode, StepGraph
 from epbuild.core.errors import EnvironmentFailure, escape_controls
-from epbuild.report.graph import STATE_STYLES, convert_to_svg, draw_svg, find_graphviz, format_dot, format_mermaid
+from epbuild.report.graph import STATE_STYLES, convert_to_svg, draw_svg, find_graphviz, format_dot, format_mermaid, format_tree
 
 HOSTILE = (
     '"', 'a"];b["x', "</svg><script>alert(1)</script>", "line\nbreak", "\\N \\G \\l end\\", "&lt;b&gt; &amp; &#60;", "%% comment",
@@ -42,6 +42,28 @@ def test_svg_shows_every_name_unchanged_and_runs_no_script() -> None:
         assert f"{STATE_STYLES[WORST_FIRST[index % 5]].sign} {escape_controls(name)}" in shown
     assert [element.tag for element in root.iter() if element.tag == f"{SVG}script"] == []
     assert len([element for element in root.iter(f"{SVG}g") if element.get("class") == "edge"]) == len(HOSTILE) - 1
+
+
+def test_a_tree_lists_below_each_step_what_it_needs_and_expands_a_step_once() -> None:
+    names = ("compile:g/t/m", "share:g/t", "emit:g/t/directory", "verify:g/t", "prepare:m")
+    nodes = tuple(GraphNode(name, name, "", {"new": 1}) for name in names)
+    edges = ((4, 0), (0, 1), (1, 2), (1, 3))
+    assert format_tree(StepGraph("epbuild.yaml", nodes, edges, {"new": 5})).splitlines() == [
+        "epbuild.yaml: 5 steps",
+        "+ 5 new",
+        "+ emit:g/t/directory",
+        "└─ + share:g/t",
+        "   └─ + compile:g/t/m",
+        "      └─ + prepare:m",
+        "+ verify:g/t",
+        "└─ + share:g/t  (above)",
+    ]
+
+
+def test_a_tree_shows_hostile_names_escaped_on_one_line_each() -> None:
+    lines = format_tree(graph_of(*HOSTILE, grouped=True)).splitlines()
+    assert len(lines) == len(HOSTILE) + 3
+    assert all(escape_controls(line) == line for line in lines)
 
 
 def test_mermaid_contains_no_unescaped_syntax_from_names() -> None:

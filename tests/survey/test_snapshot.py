@@ -35,7 +35,7 @@ from tests.support.snapshots import take_snapshot
 
 MARGIN_SECONDS = 0.12  # a little more than file systems with fine timestamps require
 needs_links = pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
-UP_TO_DATE = "Nothing to do: 3 steps are up to date"
+NOTHING_TO_DO = "Nothing to do: 3 steps are current"
 
 
 class Folder:
@@ -88,8 +88,8 @@ def with_snapshot(folder: Folder) -> Folder:
 
 
 def test_fast_path_reports_up_to_date_like_a_build(with_snapshot: Folder) -> None:
-    assert with_snapshot.try_fast_path() == f"{UP_TO_DATE} (0.25 s)"
-    assert with_snapshot.try_fast_path("--check") == f"{UP_TO_DATE}."
+    assert with_snapshot.try_fast_path() == f"{NOTHING_TO_DO} (0.25 s)"
+    assert with_snapshot.try_fast_path("--check") == f"{NOTHING_TO_DO}."
 
 
 def rewrite_in_place(file: Path) -> None:
@@ -224,8 +224,8 @@ def test_only_a_locked_run_answers_locked(folder: Folder) -> None:
     folder.take()
     assert folder.try_fast_path("--locked") is None
     folder.take(locked=True)
-    assert folder.try_fast_path("--locked") == folder.try_fast_path() == f"{UP_TO_DATE} (0.25 s)"
-    assert folder.try_fast_path("--locked", "--check") == f"{UP_TO_DATE}."
+    assert folder.try_fast_path("--locked") == folder.try_fast_path() == f"{NOTHING_TO_DO} (0.25 s)"
+    assert folder.try_fast_path("--locked", "--check") == f"{NOTHING_TO_DO}."
 
 
 WARNING = Problem("EPB233", "nothing is shared", Position("epbuild.yaml", 3, 5))
@@ -236,9 +236,9 @@ def test_warnings_are_repeated_by_a_run_but_not_by_a_check(folder: Folder, monke
     here = Path("epbuild.yaml")
     take_snapshot(here, folder.files, read_clock(str(here)) or (0, 0), warnings=[WARNING])
     given: list[Any] = []
-    assert try_fast_path(["run"], lambda: 0.25, given.extend) == f"{UP_TO_DATE} (0.25 s)"
+    assert try_fast_path(["run"], lambda: 0.25, given.extend) == f"{NOTHING_TO_DO} (0.25 s)"
     assert [msgspec.convert(record, ProblemRecord).problem for record in given] == [WARNING]
-    assert try_fast_path(["run", "--check"], lambda: 0.25, given.extend) == f"{UP_TO_DATE}."
+    assert try_fast_path(["run", "--check"], lambda: 0.25, given.extend) == f"{NOTHING_TO_DO}."
     assert [msgspec.convert(record, ProblemRecord).problem for record in given] == [WARNING]
     # Otherwise it would name the file.
     assert try_fast_path(["run", str(folder.recipe)], lambda: 0.25, given.extend) is None
@@ -248,7 +248,7 @@ def test_warnings_are_repeated_by_a_run_but_not_by_a_check(folder: Folder, monke
 def test_run_with_a_summary_file_writes_the_summary(with_snapshot: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
     assert with_snapshot.try_fast_path() is None
-    assert with_snapshot.try_fast_path("--check") == f"{UP_TO_DATE}."
+    assert with_snapshot.try_fast_path("--check") == f"{NOTHING_TO_DO}."
 
 
 PLACES = [None, StepId("emit:a"), Position("epbuild.yaml", 3, 5), Path("epbuild.lock"), Argument("--set a=b")]
@@ -466,7 +466,7 @@ def process(with_snapshot: Folder) -> list[str]:
 @pytest.mark.slow
 def test_fast_path_imports_nothing_heavy(process: list[str]) -> None:
     done = subprocess.run(process, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(UP_TO_DATE)
+    assert done.stdout.startswith(NOTHING_TO_DO)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     own = {"", ".core", ".core.defaults", ".core.host", ".core.own_files", ".survey", ".survey.snapshot"}
     assert {name for name in imported if name.partition(".")[0] == "epbuild"} == {f"epbuild{name}" for name in own}

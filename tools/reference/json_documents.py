@@ -72,6 +72,8 @@ DOCUMENTS = (
     _Document("cache key --json", store.KeyDocument),
     _Document("doctor --json", checks.HealthDocument),
     _Document("devices --json", checks.DevicesDocument),
+    _Document("devices --ep EP --json", checks.KnownNamesDocument),
+    _Document("version --json", checks.VersionDocument),
     _Document("report --json", Report),
 )
 _SCHEMAS = {checks.HealthDocument: "doctor", checks.DevicesDocument: "doctor", Report: "report"}

@@ -34,7 +34,7 @@ T = TypeVar("T")
 _UV_SECONDS = 8.0
 _DAY_SECONDS = 86400.0
 _MIN_BYTES = 2 << 30
-_EXTRAS = {
+EXTRAS = {
     "archive": ("zstandard",),
     "remote": ("obstore", "nacl"),
     "hf": ("huggingface_hub",),
@@ -108,7 +108,7 @@ def check_machine(here: ThisMachine) -> Iterator[HealthCheck]:
 
 
 def _check_python() -> HealthCheck:
-    extras = [name for name, modules in _EXTRAS.items() if all(map(importlib.util.find_spec, modules))]
+    extras = [name for name, modules in EXTRAS.items() if all(map(importlib.util.find_spec, modules))]
     text = f"{platform.python_version()} on {get_own_platform() or platform.platform()}, {sys.executable}"
     if get_own_platform() is None:
         return HealthCheck("python", "warning", f"{text}: toolchains cannot be locked for this platform", "Build without a lock.")

@@ -1,20 +1,23 @@
-"""JSON documents of checks: verify, diff, doctor and devices."""
+"""JSON documents of checks: verify, diff, doctor, devices and version."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, UnsetType, field
 
 from epbuild import __version__
+from epbuild.core.host import count_cpus
 from epbuild.core.redact import conceal_text, redact
 from epbuild.report.json.documents import Document, View, build_view
 from epbuild.verify.findings import Finding, Outcome
 
 if TYPE_CHECKING:  # Import for types only: `verify` and `diff` do not need doctor's checks.
+    from epbuild.catalog.entries import EpEntry
     from epbuild.commands.doctor.devices import EpHealth, ToolchainHealth
     from epbuild.commands.doctor.doctor import Diagnoses
     from epbuild.diff.difference import Comparison
@@ -107,6 +110,47 @@ class ComparisonDocument(Document, frozen=True, kw_only=True):
     """All differences."""
     sizes: tuple[SizeView, ...]
     """Sizes of all models, context binaries and data files."""
+
+
+class VersionDocument(Document, frozen=True, kw_only=True):
+    """Document that `version --json` prints: everything about the program and the machine that a report of a bug needs."""
+
+    epbuild: str
+    """Version of epbuild."""
+    python: str
+    """Version of Python that runs epbuild."""
+    implementation: str
+    """Implementation of Python, such as `CPython`."""
+    system: str
+    """Operating system with its version and processor architecture."""
+    cpus: int
+    """Number of CPUs that this process may use."""
+    packages: dict[str, str]
+    """Versions of the installed packages that epbuild uses, by name."""
+
+
+def build_version_document() -> VersionDocument:
+    """Return the document of `version --json`."""
+    import platform  # Import here: only this document needs these modules.
+    from importlib.metadata import PackageNotFoundError, requires, version
+
+    from packaging.requirements import Requirement
+
+    from epbuild.commands.doctor.health import EXTRAS
+
+    packages: dict[str, str] = {}
+    for requirement in map(Requirement, sorted(requires("epbuild") or ())):
+        is_used = requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in ("", *EXTRAS))
+        with suppress(PackageNotFoundError):
+            packages |= {requirement.name: version(requirement.name)} if is_used else {}
+    return VersionDocument(
+        epbuild=__version__,
+        python=platform.python_version(),
+        implementation=platform.python_implementation(),
+        system=platform.platform(),
+        cpus=count_cpus(),
+        packages=packages,
+    )
 
 
 def build_findings_document(path: Path, findings: Sequence[Finding]) -> FindingsDocument:
@@ -210,6 +254,39 @@ class DevicesDocument(Document, frozen=True, kw_only=True):
     """True if no check failed."""
     toolchains: tuple[ToolchainView, ...]
     """Toolchains of the recipe or, without a recipe, the newest toolchains on this machine."""
+
+
+class KnownNameView(View, frozen=True, kw_only=True):
+    """Known value of an option that names hardware, such as a SoC."""
+
+    name: str
+    """Name to write in a recipe."""
+    canonical: str
+    """Value that the EP receives."""
+    spellings: tuple[str, ...]
+    """Other accepted spellings."""
+    products: tuple[str, ...]
+    """Product names that `soc` accepts."""
+    facts: Mapping[str, str]
+    """Properties, such as the architecture, by name."""
+    origin: str
+    """Source of the row."""
+
+
+class KnownNamesDocument(Document, frozen=True, kw_only=True):
+    """Document that `devices --ep EP --json` prints."""
+
+    ep: str
+    """Name of the EP."""
+    options: Mapping[str, tuple[KnownNameView, ...]]
+    """Known values, by option of the EP."""
+
+
+def build_known_names_document(ep: str, entries: Sequence[EpEntry]) -> KnownNamesDocument:
+    """Return the document of `devices --ep EP --json`."""
+    tables = {option: table for entry in entries for option, table in entry.names.items()}
+    views = {option: tuple(build_view(KnownNameView, row) for row in table.rows) for option, table in tables.items()}
+    return KnownNamesDocument(ep=ep, options=views)
 
 
 class HealthDocument(Document, frozen=True, kw_only=True):

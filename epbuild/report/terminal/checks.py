@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from epbuild.core.redact import conceal_text, redact
 from epbuild.core.units import format_count
 from epbuild.report.formatting import join_names
-from epbuild.report.terminal.screen import BOLD, WIDTH, has_colors, paint, print_line, print_lines, wrap
+from epbuild.report.terminal.screen import BOLD, DIM, WIDTH, format_columns, has_colors, paint, print_line, print_lines, wrap
 from epbuild.verify.findings import Finding, Outcome
 
 if TYPE_CHECKING:  # Import for types only: `verify` does not need doctor's checks.
+    from epbuild.catalog.entries import EpEntry
+    from epbuild.commands.doctor.devices import EpHealth
     from epbuild.commands.doctor.doctor import Diagnoses
     from epbuild.commands.doctor.health import HealthCheck, HealthState
 
@@ -83,6 +85,49 @@ class HealthPrinter:
         shown = [format_count(counts[state], state) for state in ("error", "warning") if counts[state]]
         words = "Builds can run." if found.is_healthy else "Builds cannot run until the errors are fixed."
         print_lines(["", f"{words} {' and '.join(shown).capitalize()}." if shown else words])
+
+
+def print_devices(found: Diagnoses) -> None:
+    """Print a table of the EPs of all toolchains with their devices, then the checks that did not pass."""
+    rows = [_format_ep(ep, toolchain.onnxruntime) for toolchain in found.toolchains for ep in toolchain.eps]
+    color = has_colors(sys.stdout)
+    if rows:
+        head, *lines = format_columns([("EP", "ONNX Runtime", "device", "compiles for", "loads"), *rows])
+        print_lines([paint(head, BOLD, color), *lines, ""])
+    before: tuple[str, str] | None = None
+    for check in found.checks:
+        subject = check.topic if check.topic != "ep" else ""
+        if check.state != "ok":
+            print_lines(_format_check(check, "" if (subject, check.name) == before else subject, color=color))
+        before = (subject, check.name)
+    if not found.is_healthy:
+        print_line("Builds cannot run until the errors are fixed.")
+
+
+def _format_ep(ep: EpHealth, onnxruntime: str | None) -> tuple[str, ...]:
+    """Return the cells of an EP's row in the table of `devices`."""
+    devices = ", ".join(dict.fromkeys(device.type for device in ep.devices)) or "none"
+    compiles, loads = "not tested", "not tested"
+    if ep.attempt is not None:
+        compiles = "fails" if ep.attempt.seconds is None else f"{ep.attempt.target} ({ep.attempt.seconds:.1f} s)"
+        loads = "yes" if ep.attempt.opened else "no"
+    return ep.ep, onnxruntime or "unknown", f"{devices}{' (emulated)' if ep.emulated else ''}", compiles, loads
+
+
+def print_known_names(ep: str, entries: Sequence[EpEntry]) -> None:
+    """Print the known values of each option of an EP that names hardware, such as SoCs, with their product names."""
+    color = has_colors(sys.stdout)
+    tables = {option: table for entry in entries for option, table in entry.names.items()}
+    for option, table in tables.items():
+        facts = [name for name in table.rows[0].facts if all(name in row.facts for row in table.rows)]
+        common_first = sorted(table.rows, key=lambda row: not row.products)
+        rows = [(row.name, *(row.facts[name] for name in facts), ", ".join(row.products)) for row in common_first]
+        print_line(paint(f"{option} of {ep}: {format_count(len(rows), 'known value')}", BOLD, color))
+        head, *lines = format_columns([("name", *facts, "product"), *rows])
+        print_lines([paint(head, DIM, color), *lines])
+    if not tables:
+        devices = ", ".join(dict.fromkeys(device for entry in entries for device in entry.devices)) or "unknown"
+        print_lines(wrap(f"{ep} has no option that names hardware such as a SoC. Types of devices: {devices}."))
 
 
 def _format_check(check: HealthCheck, subject: str, *, color: bool) -> list[str]:

@@ -64,7 +64,7 @@ def format_summary(event: RunFinished) -> str:
     counts = {
         "built": event.built,
         "restored": event.restored,
-        "up to date": event.current,
+        "current": event.current,
         "failed": event.failed,
         "skipped": event.skipped,
         "failed (allowed)": event.allowed,
@@ -90,7 +90,7 @@ def format_upload(event: ResultsShared) -> str:
 
 
 def end_lines(event: Event) -> Iterator[str]:
-    """Yield the lines for an event that reports finished work. Yield nothing for a step that was up to date."""
+    """Yield the lines for an event that reports finished work. Yield nothing for a step that was current."""
     match event:
         case ToolchainLocked(name, platforms, packages, seconds):
             yield _format_line("locked", seconds, f"toolchain {name}", f"{packages} packages for {', '.join(platforms)}")

@@ -31,11 +31,14 @@ _MAX_REASONS = 6
 _MAX_NAMED = 3
 
 
-def print_plan(found: Survey, *, only_todo: bool = False) -> None:
-    """Print the steps with their states and the reasons to run them."""
+def print_plan(found: Survey, *, every_step: bool = False) -> None:
+    """Print the steps with their states and the reasons to run them, and the number of steps in each state.
+
+    Current steps are only counted, unless `every_step` is true.
+    """
     # A plan can have tens of thousands of lines. Rich is too slow for them.
     everything = found.steps()
-    steps = [status for status in everything if not only_todo or status.state != "current"]
+    steps = [status for status in everything if every_step or status.state != "current"]
     if not steps and not found.orphans:
         print_line(f"{format_nothing_to_do(len(everything))}.")
         return

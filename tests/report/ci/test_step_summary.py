@@ -41,9 +41,7 @@ def build(*events: Event, json: bool = False) -> None:
 def test_a_build_appends_tables_of_its_failures_sizes_and_steps(summary: Path, json: bool) -> None:
     build(*EVENTS, json=json)
     text = summary.read_text(encoding="utf-8")
-    assert text.startswith(
-        "# Of an earlier command\n### epbuild run: `quickstart`\n\n1 built, 1 up to date, 1 failed (20.00 s).\n"
-    )
+    assert text.startswith("# Of an earlier command\n### epbuild run: `quickstart`\n\n1 built, 1 current, 1 failed (20.00 s).\n")
     reason = "<code>&#8594; &#91;bold&#93;no&#91;&#47;bold&#93;&#46;"
     for line in (
         "#### Failures",

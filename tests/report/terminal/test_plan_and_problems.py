@@ -136,8 +136,8 @@ def test_each_default_of_a_recipe_is_one_line(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == ""
 
 
-def test_the_plan_shows_every_step_with_its_state_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown(capsys, MIXED) == [
+def test_the_whole_plan_shows_every_step_with_its_state_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, MIXED, every_step=True) == [
         "out of date  compile:decoder/snapdragon-SC8380XP/prefill",
         "               model prefill changed: 0123abcd -> 4567cdef",
         "current      share:decoder/snapdragon-SC8380XP",
@@ -148,16 +148,17 @@ def test_the_plan_shows_every_step_with_its_state_and_reasons(capsys: pytest.Cap
     ]
 
 
-def test_a_dry_run_shows_only_pending_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = shown(capsys, MIXED, only_todo=True)
+def test_a_plan_counts_current_steps_and_lists_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(capsys, MIXED)
     assert not any(line.startswith("current") for line in lines)
+    assert lines[-1] == "4 steps: 1 current, 1 restorable, 1 out of date, 1 new"
     assert len(lines) == 6
 
 
 @pytest.mark.parametrize(("number", "text"), [(1, "1 step is"), (3, "3 steps are")])
-def test_a_dry_run_says_when_there_is_nothing_to_do(capsys: pytest.CaptureFixture[str], number: int, text: str) -> None:
+def test_a_plan_says_when_there_is_nothing_to_do(capsys: pytest.CaptureFixture[str], number: int, text: str) -> None:
     steps: list[tuple[str, StepState, tuple[str, ...]]] = [(f"compile:g/t/{n}", "current", ()) for n in range(number)]
-    assert shown(capsys, survey(*steps), only_todo=True) == [f"Nothing to do: {text} up to date."]
+    assert shown(capsys, survey(*steps)) == [f"Nothing to do: {text} current."]
 
 
 def test_a_long_list_of_reasons_is_shortened(capsys: pytest.CaptureFixture[str]) -> None:

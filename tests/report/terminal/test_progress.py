@@ -74,7 +74,7 @@ def test_a_log_has_a_line_for_each_end_and_no_control_characters(monkeypatch: py
         "The build writes about 12.9 GB to the file system of /home/user/.cache/epbuild, where 75.1 GB are free.",
         "Watching 3 files; press Ctrl-C to stop.",
         "Changed: model.onnx",
-        "1 built, 1 up to date, 1 failed (20.00 s)",
+        "1 built, 1 current, 1 failed (20.00 s)",
     ]
     assert error.splitlines() == [
         "epbuild.yaml:12:5: warning: the model 'x' shares nothing. [EPB233]",
@@ -91,7 +91,7 @@ def test_a_terminal_shows_the_same_lines_as_a_log(monkeypatch: pytest.MonkeyPatc
         "ready     12.3 s  toolchain qnn  onnxruntime 1.31.1",
         f"[1/3] built      7.2 s  {COMPILE}  268.7 MB  1 EPContext node",
         f"[2/3] failed            {COMPILE}",
-        "1 built, 1 up to date, 1 failed (20.00 s)",
+        "1 built, 1 current, 1 failed (20.00 s)",
     ):
         assert line in text
     assert EMIT not in text
@@ -274,13 +274,13 @@ def test_a_closed_pipe_causes_no_traceback_between_events(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("counts", "text"),
     [
-        ({}, "Nothing to do: 0 steps are up to date (0.05 s)"),
-        ({"current": 1}, "Nothing to do: 1 step is up to date (0.05 s)"),
-        ({"current": 12}, "Nothing to do: 12 steps are up to date (0.05 s)"),
-        ({"built": 3, "current": 9}, "3 built, 9 up to date (0.05 s)"),
+        ({}, "Nothing to do: 0 steps are current (0.05 s)"),
+        ({"current": 1}, "Nothing to do: 1 step is current (0.05 s)"),
+        ({"current": 12}, "Nothing to do: 12 steps are current (0.05 s)"),
+        ({"built": 3, "current": 9}, "3 built, 9 current (0.05 s)"),
         ({"restored": 2}, "2 restored (0.05 s)"),
         ({"built": 1, "failed": 1, "skipped": 4, "exit_code": 1}, "1 built, 1 failed, 4 skipped (0.05 s)"),
-        ({"current": 2, "failed": 1, "exit_code": 3}, "2 up to date, 1 failed (0.05 s)"),
+        ({"current": 2, "failed": 1, "exit_code": 3}, "2 current, 1 failed (0.05 s)"),
     ],
 )
 def test_the_last_line_counts_the_outcomes_of_all_steps(counts: dict[str, int], text: str) -> None:
@@ -302,7 +302,7 @@ def test_a_build_with_nothing_to_do_does_not_import_rich() -> None:
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("Nothing to do: 1 step is up to date") == 2
+    assert done.stdout.count("Nothing to do: 1 step is current") == 2
 
 
 def test_a_step_with_several_failures_shows_every_problem(monkeypatch: pytest.MonkeyPatch) -> None:
