@@ -46,6 +46,7 @@ NODE = {
     "reference": "prefill_qnn.bin",
     "size": 268_700_000,
     "sha256": "ab" * 32,
+    "weights": None,
 }
 FOUND: dict[str, Any] = {
     "file": str(Path("dist") / "prefill_ctx.onnx"),
