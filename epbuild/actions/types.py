@@ -1,20 +1,322 @@
-"""Table of action types whose results the store keeps."""
+"""Action types whose results the store keeps: prepare, compile, copy and verify."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import dataclasses
+import itertools
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import ValidationError
+from msgspec.structs import replace
 
-from epbuild.actions.action_type import ActionType
-from epbuild.actions.compiling import Compile, Copy
-from epbuild.actions.preparing import Prepare
-from epbuild.actions.verifying import Verify
-from epbuild.plan.preparing import Preparation
-from epbuild.plan.result import ActionResult
+from epbuild.actions.action_type import ActionType, KeyInputs, StepEnd
+from epbuild.cache.blobs import BlobStore
+from epbuild.catalog.facts import KnownDifference
+from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, StepId
+from epbuild.core.units import format_count
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.wire import MalformedModel
+from epbuild.plan.made import Made, list_prepared_files
+from epbuild.plan.member import Member, ModelFiles
+from epbuild.plan.possible import find_obstacle
+from epbuild.plan.preparing import Preparation, build_preparation_document, estimate_built_in_memory, measure_files
+from epbuild.plan.request import compile_document
+from epbuild.plan.result import ActionResult, CompileResult, PreparationResult, VerificationResult
+from epbuild.plan.shapes import find_model_size_problems, fit_inputs, read_stored_header
+from epbuild.plan.source_problems import find_data_name_problems, find_source_problems
 from epbuild.plan.steps import Action, CopiedModel, SessionGroup
-from epbuild.plan.verification import Verification
+from epbuild.plan.verification import CheckedMember, Verification, build_verification_document
+from epbuild.toolchain.identity import Identified
+from epbuild.verify.expectations import find_unmeasured, find_unmet_expectations, measure_shared_bytes, with_alone
+from epbuild.verify.live.judging import find_number_problems, format_note
+from epbuild.verify.live.source import find_other_values
+
+if TYPE_CHECKING:
+    from epbuild.toolchain.execution import Execution, ExecutionFactory
+
+_G = TypeVar("_G", bound=SessionGroup)
+
+
+class Prepare(ActionType[Preparation, PreparationResult]):
+    """Action type that runs a program to convert a model before the compile."""
+
+    doing = "staging"
+    doing_again = "preparing again"
+    done = "prepared"
+    result = PreparationResult
+
+    def unknown_inputs(self, action: Preparation) -> Sequence[str]:
+        if action.after is None and action.source is None and not action.is_make:
+            return [f"the model '{action.model.name}' has not been fetched yet"]
+        return []
+
+    def resolve_inputs(self, action: Preparation, needed: Sequence[Made], store: BlobStore) -> Preparation:
+        return _add_preparation_shapes(replace(action, source=list_prepared_files(needed[0], store))) if needed else action
+
+    def key_document(self, action: Preparation, inputs: KeyInputs) -> dict[str, Any]:
+        return build_preparation_document(action, inputs.digests, inputs.toolchain)
+
+    def check(self, action: Preparation) -> None:
+        # The planner has checked preparations of source models.
+        if action.source is not None and action.after is not None and action.number == 1:
+            graph = action.source.graph
+            problems = find_model_size_problems(action.model, read_header(graph), graph)
+            problems += find_data_name_problems(action.model.name, action.model, action.source.external)
+            if problems:
+                raise PlanError(*problems)
+
+    def run(self, action: Preparation, document: Mapping[str, Any], execution: Execution) -> PreparationResult:
+        from epbuild.compile.preparing import prepare
+
+        return prepare(action, execution)
+
+    def rebuild(self, action: Preparation, document: Mapping[str, Any], execution: Execution) -> Mapping[str, Path]:
+        from epbuild.compile.preparing import rebuild
+
+        return rebuild(action, execution)
+
+    def size(self, action: Preparation) -> int:
+        return measure_files(action)
+
+    def memory(self, action: Preparation, measured: int | None) -> int:
+        return action.memory or measured or estimate_built_in_memory(action) or super().memory(action, measured)
+
+    def step_ends(self, action: Preparation, result: PreparationResult) -> Iterator[StepEnd]:
+        yield StepEnd(action.id, None, "", sum(file.size for file in result.artifacts.values()))
+
+
+def _add_preparation_shapes(action: Preparation) -> Preparation:
+    """Return the preparation with the shapes of its inputs added. Return it unchanged if the model that it reads is missing or damaged."""
+    if not action.input_shapes or action.source is None:
+        return action
+    header = read_stored_header(action.source.graph)
+    return action if header is None else action.with_shapes(header)
+
+
+class _StoreModels(ActionType[_G, CompileResult]):
+    """Action type that stores the models of a session group."""
+
+    doing = "staging"
+    result = CompileResult
+
+    def unknown_inputs(self, action: _G) -> Sequence[str]:
+        return [
+            f"the model '{member.name}' has not been fetched yet"
+            for member in action.members
+            if not member.has_files and member.prepared is None
+        ]
+
+    def resolve_inputs(self, action: _G, needed: Sequence[Made], store: BlobStore) -> _G:
+        files = {made.action.id: list_prepared_files(made, store) for made in needed}
+        members = (
+            _add_member_shapes(member.with_files(files[member.prepared])) if member.prepared in files else member
+            for member in action.members
+        )
+        return replace(action, members=tuple(members))
+
+    def key_document(self, action: _G, inputs: KeyInputs) -> dict[str, Any]:
+        return compile_document(action, inputs.digests, inputs.toolchain)
+
+    def identity(self, action: _G, toolchain: Identified) -> dict[str, Any]:
+        return toolchain.identity(*action.identity_parts)
+
+    def check(self, action: _G) -> None:
+        # The planner has checked all models that are not prepared.
+        headers = {member.name: read_header(member.graph) for member in action.members if member.prepared is not None}
+        problems = find_source_problems(action, headers)
+        if problems:
+            raise PlanError(*problems)
+
+    def size(self, action: _G) -> int:
+        # For models that are not prepared yet, use the size of the user's files.
+        beginnings = (path for member in action.members if not member.has_files for path in member.beginning)
+        return sum(path.stat().st_size for path in {*action.files, *beginnings})
+
+
+class Compile(_StoreModels[SessionGroup]):
+    """Action type that compiles the models of a session group in one process. The models may share weights."""
+
+    doing_again = "compiling again"
+    done = "compiled"
+
+    def check(self, action: SessionGroup) -> None:
+        reason = find_obstacle(action.target, sys.platform)
+        if reason is not None:
+            raise EnvironmentFailure(
+                Problem("EPB416", reason, StepId(action.id), "Compile on another machine that supports the target.")
+            )
+        super().check(action)
+
+    def run(self, action: SessionGroup, document: Mapping[str, Any], execution: Execution) -> CompileResult:
+        from epbuild.compile.executor import execute
+
+        return execute(action, document, execution)
+
+    def finish(self, action: SessionGroup, result: CompileResult, work: ExecutionFactory) -> Iterator[CompileResult]:
+        from epbuild.compile.alone import compile_alone
+
+        for member in find_unmeasured(action, result):
+            doing = f"compiling {member.name} alone to measure the savings from sharing"
+            with work.open(member.name) as execution:
+                alone = compile_alone(action, member, execution, action.id, doing)
+            result = with_alone(result, member, alone.context_bytes)
+            yield result
+
+    def rebuild(self, action: SessionGroup, document: Mapping[str, Any], execution: Execution) -> Mapping[str, Path]:
+        from epbuild.compile.executor import rebuild
+
+        return rebuild(action, document, execution)
+
+    def unmet_expectations(self, action: SessionGroup, result: CompileResult) -> Sequence[Problem]:
+        return find_unmet_expectations(action, result)
+
+    def missing_parts(self, action: SessionGroup, result: CompileResult) -> Sequence[str]:
+        return [
+            f"the model '{member.name}' has not been compiled alone yet, which is needed to measure what sharing saves"
+            for member in find_unmeasured(action, result)
+        ]
+
+    def known_differences(self, action: SessionGroup) -> Sequence[KnownDifference]:
+        return action.target.known_differences
+
+    def known_to_differ(self, action: SessionGroup) -> str | None:
+        return action.target.known_to_differ(allow_nondeterminism=action.allow_nondeterminism)
+
+    def accepts_other_bytes(self, action: SessionGroup) -> bool:
+        return action.allow_nondeterminism
+
+    def starts_another_process(self, action: SessionGroup) -> bool:
+        return action.min_shared_ratio is not None
+
+    def memory(self, action: SessionGroup, measured: int | None) -> int:
+        return action.memory or super().memory(action, measured)
+
+    def step_ends(self, action: SessionGroup, result: CompileResult) -> Iterator[StepEnd]:
+        took = result.measured.members
+        for step, member in itertools.zip_longest(action.steps, action.members):
+            note, size = _describe_end(action, result, member.name if member else None)
+            seconds = took.get(member.name) if member else None
+            yield StepEnd(step, 0.0 if seconds is None and step != action.id else seconds, note, size)
+
+
+class Copy(_StoreModels[CopiedModel]):
+    """Action type that stores a model as it is or as prepared.
+
+    The key document is that of a compile, so that manifests and provenance describe the target of the model in the same way.
+    """
+
+    doing_again = "copying again"
+    done = "copied"
+
+    def run(self, action: CopiedModel, document: Mapping[str, Any], execution: Execution) -> CompileResult:
+        from epbuild.compile.copying import copy_model
+
+        return copy_model(action, execution)
+
+    def rebuild(self, action: CopiedModel, document: Mapping[str, Any], execution: Execution) -> Mapping[str, Path]:
+        from epbuild.compile.copying import stage_copy
+
+        return stage_copy(action, execution)
+
+    def step_ends(self, action: CopiedModel, result: CompileResult) -> Iterator[StepEnd]:
+        yield StepEnd(action.id, None, "not compiled", result.size(result.names))
+
+
+def _add_member_shapes(member: Member) -> Member:
+    """Return the member with the shapes of its inputs added. Return it unchanged if the prepared model is missing or damaged."""
+    if not member.input_shapes and not member.model.dimensions:
+        return member
+    header = read_stored_header(member.graph)
+    return member if header is None else fit_inputs(member, header)
+
+
+def _describe_end(group: SessionGroup, result: CompileResult, member: str | None) -> tuple[str, int]:
+    """Return the note and the total bytes of a finished compile or share step. A shared binary counts as part of the share step."""
+    models = [model for model in result.models if member in (None, model.member)]
+    files = {model.file for model in models if member}
+    if member is None or not group.share:
+        files |= {name for model in models for name in model.binaries}
+    size = result.size(files)
+    if member is None:
+        note = format_count(len(models), "model")
+        if (found := measure_shared_bytes(group, result)) is not None:
+            note += f", sharing saves {found.saved:,} of {found.alone:,} bytes (ratio {found.shown_ratio})"
+        if (shared := result.shared_initializers) is not None:
+            note += f", weights shared in ONNX: {shared.stored_bytes:,} bytes instead of {shared.total_bytes:,}"
+        return note, size
+    nodes, others = len(models[0].nodes), models[0].fallback_nodes
+    return (
+        "" if (nodes, others) == (1, 0) else f"{format_count(nodes, 'EPContext node')}, {format_count(others, 'fallback node')}"
+    ), size
+
+
+class Verify(ActionType[Verification, VerificationResult]):
+    """Action type that runs compiled models and their sources, and compares the outputs."""
+
+    doing = "checking numbers"
+    doing_again = "checking numbers again"
+    done = "checked"
+    result = VerificationResult
+
+    def resolve_inputs(self, action: Verification, needed: Sequence[Made], store: BlobStore) -> Verification:
+        action = dataclasses.replace(action, compiled=tuple(made for made in needed if isinstance(made.action, SessionGroup)))
+        made = {item.action.id: list_prepared_files(item, store) for item in needed if isinstance(item.action, Preparation)}
+        members = (_select_reference(action, _add_made_source(checked, made)) for checked in action.members)
+        return dataclasses.replace(action, members=tuple(members))
+
+    def key_document(self, action: Verification, inputs: KeyInputs) -> dict[str, Any]:
+        return build_verification_document(action, inputs.digests, inputs.toolchain)
+
+    def identity(self, action: Verification, toolchain: Identified) -> dict[str, Any]:
+        return toolchain.identity(*action.identity_parts)
+
+    def run(self, action: Verification, document: Mapping[str, Any], execution: Execution) -> VerificationResult:
+        from epbuild.compile.alone import compile_alone
+        from epbuild.verify.live.action import check_numbers
+
+        return check_numbers(action, execution, compile_alone)
+
+    def unmet_expectations(self, action: Verification, result: VerificationResult) -> Sequence[Problem]:
+        return [problem for checked in action.members for problem in find_number_problems(action, checked, result, fails=True)]
+
+    def warnings(self, action: Verification, result: VerificationResult) -> Sequence[Problem]:
+        return [problem for checked in action.members for problem in find_number_problems(action, checked, result, fails=False)]
+
+    def is_comparable(self, action: Verification) -> bool:
+        return False  # the result contains numbers but no files
+
+    def memory(self, action: Verification, measured: int | None) -> int:
+        return action.memory_asked or super().memory(action, measured)
+
+    def step_ends(self, action: Verification, result: VerificationResult) -> Iterator[StepEnd]:
+        yield StepEnd(action.id, None, format_note(result))
+
+
+def _add_made_source(checked: CheckedMember, made: Mapping[str, ModelFiles]) -> CheckedMember:
+    """Return the member with the files of its source model, if a step makes the source model. `made` has the files by step."""
+    if checked.member is None or checked.maker is None:
+        return checked
+    return replace(checked, member=replace(checked.member, original=made[checked.maker]))
+
+
+def _select_reference(action: Verification, checked: CheckedMember) -> CheckedMember:
+    """Return the member, with its prepared model as the reference if the original model cannot be the reference.
+
+    That is the case if the inputs or outputs of the two models differ. Otherwise, return the member unchanged.
+    """
+    member = checked.member
+    if member is None or member.prepared is None or member.original is None or checked.choice.reference is not None:
+        return checked
+    try:
+        header = read_header(member.original.graph)
+    except (OSError, MalformedModel):  # the check itself reports this error
+        return checked
+    differs = bool(find_other_values(header, action.compiled_of(checked).compiled.model(checked.name).source))
+    return replace(checked, reference="prepared") if differs else checked
+
 
 ACTION_TYPES: Mapping[type, ActionType[Any, Any]] = {
     Preparation: Prepare(),

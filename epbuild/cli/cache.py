@@ -10,12 +10,19 @@ from epbuild.cache.location import find_cache_directory, find_toolchain_director
 from epbuild.cli import arguments
 from epbuild.cli.options import COMMAND_LINE, Needs, declare_option, make_application
 from epbuild.commands.cache import check_cache, count_cache
+from epbuild.commands.remote_cache import check_results, push_results
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.settings import SIGNING_KEY
 from epbuild.report.json.documents import print_json
-from epbuild.report.json.store import KeyDocument, build_cache_check_document, build_cache_stats_document
+from epbuild.report.json.store import (
+    KeyDocument,
+    build_cache_check_document,
+    build_cache_stats_document,
+    build_remote_check_document,
+    push_document,
+)
 from epbuild.report.terminal.problems import print_problems
-from epbuild.report.terminal.store import print_cache_check, print_cache_stats, show_byte_progress
+from epbuild.report.terminal.store import print_cache_check, print_cache_stats, print_push, print_remote_check, show_byte_progress
 from epbuild.session.request import RemoteChoice, Request
 
 app = make_application(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
@@ -87,10 +94,6 @@ def verify(
 
 
 def _verify_remote(request: Request, *, json: bool) -> int:
-    from epbuild.commands.remote_cache import check_results
-    from epbuild.report.json.store import build_remote_check_document
-    from epbuild.report.terminal.store import print_remote_check
-
     with show_byte_progress("checking", shown=not json) as progress:
         found = check_results(request, progress)
     if json:
@@ -123,10 +126,6 @@ def push(
 
     EPBUILD_SIGNING_KEY must contain the secret key that signs results. Nothing is compiled: missing results are only counted.
     """
-    from epbuild.commands.remote_cache import push_results
-    from epbuild.report.json.store import push_document
-    from epbuild.report.terminal.store import print_push
-
     request = _build_request(target, settings, RemoteChoice("write", insecure=insecure))
     with show_byte_progress("uploading", shown=not json) as progress:
         done = push_results(request, progress, replace=replace)

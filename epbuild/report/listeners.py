@@ -18,7 +18,6 @@ from epbuild.report.terminal.screen import is_screen
 from epbuild.session.events import Hashed, Hashing, Noted
 
 if TYPE_CHECKING:
-    from epbuild.engine.events import Event
     from epbuild.report.terminal.live import Rows
 
 FILES = "files"

@@ -15,8 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from epbuild.cluster.address import ClusterAddress
-from epbuild.commands.doctor.attempt import CompileAttempt
-from epbuild.commands.doctor.devices import EpDevice, EpHealth, EpSurvey, ToolchainHealth, check_eps
+from epbuild.commands.doctor.devices import CompileAttempt, EpDevice, EpHealth, EpSurvey, ToolchainHealth, check_eps
 from epbuild.commands.doctor.doctor import DoctorRequest, run_checks
 from epbuild.commands.doctor.folders import CheckedFolder, FileSystems, check_file_systems, check_folder, check_path_length
 from epbuild.commands.doctor.health import HealthCheck, ThisMachine, TooSlow, check_machine, run_within

@@ -16,7 +16,7 @@ from epbuild.core.canonical import read_schema
 from epbuild.runtime.variants import find_variants
 from epbuild.session.events import ModelCovered
 from epbuild.verify.artifact import find_artifacts
-from epbuild.verify.models import check_models
+from epbuild.verify.static import check_models
 from tests.support.fake_builds import Workshop
 
 COPIED = ("    models: [prefill, decode]\n", "    models: [prefill, decode, {model: head, compile: none}]\n")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,27 +17,89 @@ from msgspec.structs import replace
 
 from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.catalog.entries import EpEntry
-from epbuild.commands.doctor.attempt import AttemptSetup, CompileAttempt, attempt_entry, attempt_target
 from epbuild.commands.doctor.health import HealthCheck, HealthState, make_error_check
 from epbuild.commands.init.choices import StarterKind
-from epbuild.core.errors import EpbuildError
+from epbuild.compile.probing import NAME, compile_probe, plan_probe, write_probe_model
+from epbuild.core.errors import EpbuildError, Position
+from epbuild.plan.ability import Ability
+from epbuild.plan.planner import make_plan
 from epbuild.plan.possible import find_obstacle
-from epbuild.plan.steps import Plan, ToolchainNeeds
+from epbuild.plan.steps import Plan, SessionGroup, ToolchainNeeds
 from epbuild.plan.target import PlannedTarget
-from epbuild.recipe.model import DeviceChoice, Recipe
+from epbuild.recipe.model import CompileSettings, DeviceChoice, Expectation, GroupMember, GroupSpec, ModelSpec, Recipe, Reference
 from epbuild.recipe.requirement import read_requirement
 from epbuild.session.lock import HeldLock, hold_lock
 from epbuild.toolchain.environment import RUNTIME, Environment, ProvisionedToolchain, Toolchains, list_provisioned_toolchains
 from epbuild.toolchain.platforms import is_driver_missing
-from epbuild.verify.live.session import plan_ep
-from epbuild.verify.live.worker import Session, list_devices
+from epbuild.verify.live.session import open_target_session, plan_ep
+from epbuild.verify.live.worker import Load, Session, list_devices, run_models
 
 _SECONDS = 60.0
+"""Maximum number of seconds for listing devices, and for opening a model."""
 _THREADS = 3
 _MAX_TOOLCHAINS = 6
 """Maximum number of toolchains to check if there is no recipe. The newest are checked."""
 _MACHINE_HINT = "Compile on a machine that supports the EP, such as a worker (`epbuild worker`) or a CI runner."
 _LOG_HINT = "For the EP's full log, build one of your own models and run `epbuild log`."
+
+
+class CompileAttempt(Struct, frozen=True):
+    """Outcome of compiling and opening a small model."""
+
+    target: str
+    """Name of the target in the recipe, or the catalog's example target."""
+    seconds: float | None = None
+    """Duration of the compile in seconds, or None if it failed."""
+    opened: bool = False
+    why: str = ""
+    """Reason why compiling or opening the model failed, as a clause."""
+    unfit: bool = False
+    """True if this machine lacks the device or the driver."""
+
+
+class AttemptSetup(Struct, frozen=True):
+    """Environment and empty folder for an attempt. The event `cancelled` stops the attempt."""
+
+    environment: Environment
+    folder: Path
+    cancelled: threading.Event
+
+
+def attempt_target(recipe: Recipe, target: str, setup: AttemptSetup) -> CompileAttempt:
+    """Compile and open a small model for a target of a recipe. Raises EpbuildError, OSError, and Cancelled."""
+    source = setup.folder / f"{NAME}.onnx"
+    write_probe_model(source)
+    where = Position(str(recipe.file), 1, 1)
+    member = GroupMember(NAME, Reference(NAME, where), CompileSettings(), Expectation(fallback_nodes="any"))
+    group = GroupSpec(NAME, where, (member,), (Reference(target, where),), share_weights=False)
+    model = ModelSpec(NAME, where, str(source), where)
+    [planned] = make_plan(
+        dataclasses.replace(recipe, models={NAME: model}, groups={NAME: group}, outputs=())
+    ).session_groups.values()
+    return _compile_and_open(target, planned, setup)
+
+
+def attempt_entry(entry: EpEntry, setup: AttemptSetup) -> CompileAttempt | None:
+    """Compile and open a small model for the catalog's example target. Return None if the catalog has no example for the EP."""
+    if entry.start is None:
+        return None
+    return _compile_and_open(entry.start.example, plan_probe(Ability(entry), setup.environment, setup.folder), setup)
+
+
+def _compile_and_open(target: str, group: SessionGroup, setup: AttemptSetup) -> CompileAttempt:
+    opened = setup.folder / "opened"
+    opened.mkdir()
+    begin = time.monotonic()
+    found, compiled = compile_probe(group, setup.environment, setup.folder, setup.cancelled)
+    seconds = time.monotonic() - begin
+    if compiled is None:
+        return CompileAttempt(target, why=found.why, unfit=found.outcome == "cannot")
+    session = open_target_session(group.target, setup.environment, group.custom_ops, _SECONDS)
+    try:
+        failure = run_models([Load(NAME, compiled)], session, opened, setup.cancelled).failure
+    except EpbuildError as error:
+        return CompileAttempt(target, seconds, why=error.problems[0].message)
+    return CompileAttempt(target, seconds, failure is None, failure.message.rstrip(".") if failure is not None else "")
 
 
 class EpDevice(Struct, frozen=True):

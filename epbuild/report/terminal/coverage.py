@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from epbuild.core.errors import escape_controls
 from epbuild.core.units import format_count
@@ -21,18 +21,17 @@ from epbuild.engine.events import Event, StepFailed, StepFinished
 from epbuild.report.formatting import Table, format_code, format_size
 from epbuild.report.listeners import Listener, WaitingRow
 from epbuild.report.terminal.screen import BOLD, DIM, WIDTH, has_colors, paint, print_line, print_lines, wrap
-from epbuild.session.events import ModelCovered
+from epbuild.session.events import Coverage, ModelCovered
 
 _INDENT = "  "
 _GAP = 2
-_COLORS = {"whole": "32", "partial": "33", "on the CPU": DIM, "failed verify": "31", "failed": "31", "not built": DIM}
-_WORDS = {
-    "whole": "whole",
-    "partial": "partial",
-    "on the CPU": "on the CPU",
-    "failed verify": "failed verify",
-    "failed": "failed",
-    "not built": "not built",
+_COLORS: Mapping[Coverage, str] = {
+    "whole": "32",
+    "partial": "33",
+    "on the CPU": DIM,
+    "failed verify": "31",
+    "failed": "31",
+    "not built": DIM,
 }
 _MAX_REASON = 600
 _MAX_ROWS = 10_000
@@ -113,7 +112,7 @@ def format_coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = 
 def _format_summary(rows: Sequence[ModelCovered]) -> str:
     counts = Counter(row.outcome for row in rows)
     models, targets = len({row.model for row in rows}), len({row.target for row in rows})
-    outcomes = ", ".join(f"{counts[outcome]} {words}" for outcome, words in _WORDS.items() if counts[outcome])  # type: ignore[index]
+    outcomes = ", ".join(f"{counts[outcome]} {outcome}" for outcome in _COLORS if counts[outcome])
     return f"{format_count(models, 'model')} for {format_count(targets, 'target')}" + (f": {outcomes}" if outcomes else "")
 
 

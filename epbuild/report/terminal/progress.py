@@ -29,7 +29,7 @@ from epbuild.engine.events import (
 from epbuild.report.formatting import format_disk, format_size, shorten_list
 from epbuild.report.listeners import FILES, HEARTBEAT, Listener, format_bytes, format_rest
 from epbuild.report.terminal.changes import ChangeReport
-from epbuild.report.terminal.coverage import CoverageList
+from epbuild.report.terminal.coverage import CoverageList, CoverageProgress
 from epbuild.report.terminal.event_lines import (
     end_lines,
     format_comparison,
@@ -64,7 +64,6 @@ from epbuild.session.events import (
 )
 
 if TYPE_CHECKING:
-    from epbuild.report.terminal.coverage import CoverageList
     from epbuild.report.terminal.live import Rows
 
 
@@ -282,8 +281,6 @@ def make_reporter(*, json: bool, summary: Path | None = None, all_warnings: bool
         from epbuild.report.json.events import JsonLines
 
         return _add_summary(JsonLines(), summary)
-    from epbuild.report.terminal.progress import LiveRows, PlainLines
-
     return _add_summary(
         LiveRows(all_warnings=all_warnings) if is_screen(sys.stdout) else PlainLines(all_warnings=all_warnings), summary
     )
@@ -291,8 +288,6 @@ def make_reporter(*, json: bool, summary: Path | None = None, all_warnings: bool
 
 def make_coverage_reporter(found: CoverageList) -> Listener:
     """Return a listener that shows only the coverage of a build, and adds it to `found`. The listener also writes the step summary."""
-    from epbuild.report.terminal.coverage import CoverageProgress
-
     return _add_summary(CoverageProgress(found))
 
 

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 from onnx import TensorProto, helper
 
-from epbuild.actions.verifying import Verify
+from epbuild.actions.types import Verify
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.digest import Blob
 from epbuild.core.errors import Problem
