@@ -26,16 +26,18 @@ toolchains:
   windows: {packages: [PACKAGES], platforms: [windows-x86_64]}
   either: {packages: [PACKAGES], platforms: [linux-x86_64, windows-x86_64]}
 models:
+  own: own.onnx
   plain: plain.onnx
   prepared:
-    path: plain.onnx
+    path: prepared.onnx
     prepare: [{run: [python, copy.py, "${in}", "${out}"], files: [copy.py], toolchain: linux}]
 targets:
   linux: {toolchain: linux, ep: QNNExecutionProvider, provider_options: {OPTIONS}}
   windows: {toolchain: windows, ep: QNNExecutionProvider, provider_options: {OPTIONS}}
   either: {toolchain: either, ep: QNNExecutionProvider, provider_options: {OPTIONS}}
 groups:
-  plain: {models: [plain], targets: [linux, windows, either]}
+  own: {models: [own], targets: [either]}
+  plain: {models: [plain], targets: [linux, windows]}
   prepared: {models: [prepared], targets: [windows]}
 outputs:
   - {layout: directory, path: "dist/${group}/${target}"}
@@ -45,14 +47,16 @@ TEXTS = {
     "PACKAGES": "onnxruntime==1.31.1, onnxruntime-qnn==2.7.0",
     "OPTIONS": "backend_type: htp, soc_model: SM8750",
 }
-OUTPUTS = {"plain/linux", "plain/windows", "plain/either", "prepared/windows"}
+MODELS = ("own", "plain", "prepared")
+OUTPUTS = {"own/either", "plain/linux", "plain/windows", "prepared/windows"}
 
 
 def machine(kind: type[Project], folder: Path, lock: Path | None = None) -> Project:
     """Return a checkout with an empty store that may read and write the remote cache."""
     project = kind(folder, folder.with_name(f"{folder.name}-cache"), {"EPBUILD_SIGNING_KEY": OURS.text})
     folder.mkdir()
-    write_model(folder / "plain.onnx", 0, width=16)
+    for seed, name in enumerate(MODELS):
+        write_model(folder / f"{name}.onnx", seed, width=16)
     (folder / "copy.py").write_text(COPY, encoding="utf-8")
     text = RECIPE
     for name, value in TEXTS.items():
@@ -77,13 +81,13 @@ def test_each_platform_restores_only_results_for_it(tmp_path: Path) -> None:
     done = linux.epbuild("run", "--keep-going", "--remote-cache", "write")
     assert (done.returncode, "EPB416" in done.stderr) == (3, True), done.stderr
     made = linux.files()
-    assert {name.rpartition("/")[0] for name in made} == {"plain/linux", "plain/either"}
+    assert {name.rpartition("/")[0] for name in made} == {"plain/linux", "own/either"}
 
     windows = new(WineProject, tmp_path / "windows")
     assert build(windows) == {
-        "prepare:prepared/1": "remote",
+        "prepare:prepared/1-run": "remote",
         "compile:plain/linux/plain": "remote",
-        "compile:plain/either/plain": "built",
+        "compile:own/either/own": "built",
         "compile:plain/windows/plain": "built",
         "compile:prepared/windows/prepared": "built",
     }
@@ -94,9 +98,9 @@ def test_each_platform_restores_only_results_for_it(tmp_path: Path) -> None:
         restored = second.files()
         assert first.files().items() <= restored.items(), "the same bytes as from the machine that compiled"
         assert {name.rpartition("/")[0] for name in restored} == OUTPUTS
-    assert binary(linux, "either") != binary(windows, "either")
-    assert binary(linux, "linux") == binary(windows, "linux")
+    assert binary(linux, "own/either/own") != binary(windows, "own/either/own")
+    assert binary(linux, "plain/linux/plain") == binary(windows, "plain/linux/plain")
 
 
-def binary(project: Project, target: str) -> bytes:
-    return (project.folder / f"dist/plain/{target}/plain_qnn.bin").read_bytes()
+def binary(project: Project, model: str) -> bytes:
+    return (project.folder / f"dist/{model}_qnn.bin").read_bytes()
