@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.wine.__main__ import count_tests, find_room, list_rooms
+from tools.wine.__main__ import count_tests, find_room, list_rooms, main
 from tools.wine.environment import ROOT, MissingError, Wine, find_mirror
 
 DEB822 = "Types: deb\n# a comment\nURIs: http://mirror.test/debian-security\nSuites: x\n\nTypes: deb\nURIs: http://mirror.test/debian/\n"
@@ -35,6 +35,17 @@ def test_a_machine_without_apt_gets_one_sentence(tmp_path: Path, monkeypatch: py
     with pytest.raises(MissingError, match="apt-get is missing"):
         Wine(tmp_path / "wine").setup()
     assert not (tmp_path / "wine").exists()
+
+
+@pytest.mark.parametrize(("options", "code"), [([], 2), (["--if-possible"], 0)])
+def test_the_gate_says_in_one_line_that_wine_cannot_run(
+    options: list[str], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["wine", "--folder", str(tmp_path / "wine"), *options, "gate"])
+    assert main() == code
+    skipped = "tests on Windows are skipped: " if options else ""
+    assert capsys.readouterr().err == f"wine: {skipped}apt-get is missing: use Debian, or another Linux with apt and util-linux\n"
 
 
 def test_each_test_folder_is_a_room_and_each_path_exists() -> None:

@@ -20,21 +20,8 @@ from pathlib import Path
 from tools.wine.environment import ROOT, MissingError, Wine
 
 _TESTS = ROOT / "tests"
-_SECONDS, _SECONDS_OF_BUILDS = 900, 5400
+_SECONDS, _SECONDS_OF_BUILDS = 900, 7200
 _QUICK = "not slow and not gate"
-_E2E = {
-    "gate": ("test_windows_builds.py",),
-    "builds": (
-        *("test_left_to_the_cpu.py", "test_failures.py", "test_quickstart.py"),
-        "test_concurrent_builds.py::test_two_builds_in_one_workspace_run_each_action_once",
-    ),
-}
-"""Files or tests in `tests/e2e` of the rooms with builds."""
-_DISTURBED = (
-    "test_kills.py::test_kills_at_random_moments_leave_no_partial_output",
-    "test_concurrent_builds.py::test_twenty_builds_at_once_lose_nothing_and_mix_no_results",
-)
-"""Tests of the room `kills`, which only run with `-m exhaustive`."""
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?)\b")
 _SKIPPED = re.compile(r"SKIPPED \[(\d+)\] [^ ]+ (.*)")
 _CLASSES = ("wine lacks", "not yet")
@@ -49,6 +36,31 @@ class Room:
     paths: tuple[str, ...]
     markers: str = _QUICK
     seconds: float = _SECONDS
+
+
+_BUILDS = (
+    Room(name="gate", paths=("tests/e2e/test_windows_builds.py",), markers=""),
+    Room(
+        name="builds",
+        paths=(
+            "tests/e2e/test_left_to_the_cpu.py",
+            "tests/e2e/test_failures.py",
+            "tests/e2e/test_quickstart.py",
+            "tests/e2e/test_concurrent_builds.py::test_two_builds_in_one_workspace_run_each_action_once",
+        ),
+        markers="",
+        seconds=_SECONDS_OF_BUILDS,
+    ),
+    Room(
+        name="kills",
+        paths=(
+            "tests/e2e/test_kills.py::test_kills_at_random_moments_leave_no_partial_output",
+            "tests/e2e/test_concurrent_builds.py::test_twenty_builds_at_once_lose_nothing_and_mix_no_results",
+        ),
+        markers="exhaustive",
+        seconds=_SECONDS_OF_BUILDS,
+    ),
+)
 
 
 def main() -> int:
@@ -85,8 +97,7 @@ def list_rooms() -> list[Room]:
     folders = sorted({path.parent.relative_to(_TESTS).parts[0] for path in _TESTS.glob("*/**/test_*.py")} - {"e2e"})
     files = tuple(f"tests/{path.name}" for path in sorted(_TESTS.glob("test_*.py")))
     rooms = [Room(name=name, paths=(f"tests/{name}",)) for name in folders]
-    builds = [_make_builds(name, names) for name, names in _E2E.items()]
-    return [*rooms, Room(name="files", paths=files), *builds, _make_builds("kills", _DISTURBED, markers="exhaustive")]
+    return [*rooms, Room(name="files", paths=files), *_BUILDS]
 
 
 def find_room(name: str) -> Room:
@@ -96,10 +107,6 @@ def find_room(name: str) -> Room:
         label = name.removeprefix("tests/").replace("/", "-").replace(":", "-")
         found = Room(name=label, paths=(name,), markers="", seconds=_SECONDS_OF_BUILDS)
     return found
-
-
-def _make_builds(name: str, tests: tuple[str, ...], markers: str = "") -> Room:
-    return Room(name=name, paths=tuple(f"tests/e2e/{test}" for test in tests), markers=markers, seconds=_SECONDS_OF_BUILDS)
 
 
 def run_room(wine: Wine, room: Room, options: list[str], seconds: float) -> bool:

@@ -272,11 +272,11 @@ def find_mirror(settings: Path) -> str:
 
 
 def _require_programs() -> None:
-    if sys.version_info[:2] != (3, 11):
-        raise MissingError(f"the standard library of CPython 3.11 is needed, and this is {sys.version.split()[0]}")
     for program in ("apt-get", "dpkg-deb", "unshare"):
         if shutil.which(program) is None:
             raise MissingError(f"{program} is missing: use Debian, or another Linux with apt and util-linux")
+    if sys.version_info[:2] != (3, 11):
+        raise MissingError(f"the standard library of CPython 3.11 is needed, and this is {sys.version.split()[0]}")
     if not _KEYRING.is_file():
         raise MissingError(f"{_KEYRING} is missing: install debian-archive-keyring")
     namespace = ["unshare", "-m" if os.geteuid() == 0 else "-rm", "true"]
