@@ -23,6 +23,7 @@ SUFFIX = "ExecutionProvider"
 
 _DATA = Path(__file__).parent / "data"
 _SESSION = "session"
+_LIBRARY_KEYS = Path(__file__).parent / "session_keys.toml"
 
 
 class Catalog(Struct, frozen=True):
@@ -115,7 +116,8 @@ def get_short_name(ep: str) -> str:
 
 @cache
 def list_session_keys() -> SessionKeys:
-    return read_session_keys(_read_data(_SESSION))
+    """Return the described session keys, and those that are only known from the libraries of ONNX Runtime releases."""
+    return read_session_keys(_read_data(_SESSION), _read_toml(_LIBRARY_KEYS))
 
 
 def find_session_key(name: str) -> Option:
@@ -150,6 +152,10 @@ def _load_entries(ep: str) -> tuple[EpEntry, ...]:
 
 
 def _read_data(stem: str) -> dict[str, Any]:
+    return _read_toml(_DATA / f"{stem}.toml")
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
     import tomllib
 
-    return tomllib.loads((_DATA / f"{stem}.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -247,10 +247,17 @@ def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> EpE
     return convert(given, EpEntry)
 
 
-def read_session_keys(document: Mapping[str, Any]) -> SessionKeys:
-    """Return the session keys in the document `session.toml`."""
-    origin = document["origin"]
-    options, cannot = _complete_options(document["options"], origin), _add_origin(document.get("cannot", ()), origin)
+def read_session_keys(document: Mapping[str, Any], releases: Mapping[str, str]) -> SessionKeys:
+    """Return the session keys in the document `session.toml`, and those in the libraries of `releases`, which are separated by spaces."""
+    origin, described = document["origin"], {*document["options"], *document["reserved"]}
+    others = {
+        name: {"type": "text", "output": "unknown", "origin": f"string in onnxruntime {release}", "meaning": "Not described."}
+        for release, names in releases.items()
+        for name in names.split()
+        if name not in described
+    }
+    options = _complete_options({**document["options"], **others}, origin)
+    cannot = _add_origin(document.get("cannot", ()), origin)
     return convert({**document, "options": options, "cannot": cannot}, SessionKeys)
 
 

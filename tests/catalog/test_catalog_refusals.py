@@ -54,6 +54,7 @@ def test_mistake_ignored_by_the_ep_is_refused_with_a_correction(ep: str, name: s
         ("ep.share_ep_context", "Did you mean 'ep.share_ep_contexts'?", False),
         ("ep.share_ep_contexts", "is set by epbuild itself: set the group's share_weights", True),
         ("ep.context_node_name_prefix", "set the group's compile.node_name_prefix", True),
+        ("session.model_external_initializers_file_folder_path", "set the model's external_data", True),
         ("ep.qnnexecutionprovider.soc_model", "Write 'soc_model' under the target's provider_options.", True),
     ],
 )
@@ -62,6 +63,11 @@ def test_misspelled_or_reserved_session_key_is_refused(name: str, sentence: str,
         find_session_key(name)
     assert sentence in str(caught.value)
     assert caught.value.reserved is reserved
+
+
+def test_session_key_of_a_library_without_a_description_is_passed_as_text() -> None:
+    option = find_session_key("mlas.qnbit.force_fp32")
+    assert (option.type, option.changes_output) == ("text", True)
 
 
 @pytest.mark.parametrize(
