@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -42,7 +43,7 @@ _MAX_QUOTE = 500
 _CHECK_INTERPRETER = "Check the toolchain's interpreter."
 
 
-class Fingerprint(Struct, frozen=True):
+class Fingerprint(Struct, frozen=True, dict=True):
     """Identity of an environment. It contains no absolute paths, times or host names."""
 
     python: str
@@ -60,9 +61,20 @@ class Fingerprint(Struct, frozen=True):
         The document lists each library, and one digest for the hundreds of other files of a package. `host` is the result of
         `describe_host`, for EPs whose output depends on the machine.
         """
-        folders = sorted({module.rpartition(".")[2] for module in modules})
+        folders = tuple(sorted({module.rpartition(".")[2] for module in modules}))
+        document = self._documents.get(folders)
+        if document is None:
+            document = self._documents[folders] = self._describe_packages(folders)
+        return document if host is None else {**document, "host": dict(host)}
+
+    @cached_property
+    def _documents(self) -> dict[tuple[str, ...], dict[str, Any]]:
+        """Documents without a host, by folders of packages. Most of the 10,000 targets that a recipe may have need the same packages."""
+        return {}
+
+    def _describe_packages(self, folders: Sequence[str]) -> dict[str, Any]:
         others = {folder: select_package_files(self.files, folder) for folder in folders}
-        document: dict[str, Any] = {
+        return {
             "python": self.python,
             "platform": self.platform,
             "distributions": dict(self.distributions),
@@ -71,9 +83,6 @@ class Fingerprint(Struct, frozen=True):
             },
             "files": {folder: hash_file_list(files) for folder, files in others.items() if files},
         }
-        if host is not None:
-            document["host"] = dict(host)
-        return document
 
 
 class Observation(Struct, frozen=True):
