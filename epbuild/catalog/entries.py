@@ -52,6 +52,8 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     output_depends_on_host: bool = True
     takes_every_node: bool = False
     """True if the EP takes every node, so that later EPs in the list get no nodes."""
+    weightless: Mapping[str, Literal["none", "external"]] = field(default_factory=dict)
+    """Support of weightless contexts, by the type of the device. Types for which support was never tested are missing."""
     genai_provider: str | None = None
     """Name of the EP in onnxruntime-genai. Empty if genai does not know the EP; None if the name equals ONNX Runtime's."""
     quantized_io_option: str | None = None

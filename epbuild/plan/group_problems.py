@@ -8,7 +8,7 @@ from epbuild.core.errors import Problem
 from epbuild.plan.options import COMPILER_SINCE
 from epbuild.plan.sources import SourceModel
 from epbuild.plan.steps import SessionGroup
-from epbuild.plan.target import PlannedTarget
+from epbuild.plan.target import NO_FALLBACK, PlannedTarget
 from epbuild.recipe.model import GroupMember, GroupSpec, ModelSpec
 
 # Most models have some scalars and shapes in common. These initializers are not weights worth sharing.
@@ -37,6 +37,16 @@ def find_runtime_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[P
     for where in dict.fromkeys(compiled.initializers_where for compiled in external):
         message = f"{target.old_runtime}, which '{target.name}' uses, writes initializers of any size to the external file"
         yield Problem("EPB251", message, where, f"Set the threshold to 0, or pin onnxruntime {COMPILER_SINCE} or later.")
+
+
+def find_session_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem]:
+    """Yield a problem for each expectation of fallback nodes that a session key of the target rules out."""
+    if target.may_use_cpu or len(target.compiling) < len(target.eps):
+        return
+    for expected in dict.fromkeys(member.expect for member in group.members):
+        if expected.fallback_nodes and expected.where is not None:
+            message = f"the target '{target.name}' sets {NO_FALLBACK}, with which a compile fails if a node falls back"
+            yield Problem("EPB214", message, expected.where, "Remove fallback_nodes, or remove the session key.")
 
 
 def find_size_problems(member: GroupMember, model: ModelSpec | None) -> Iterator[Problem]:

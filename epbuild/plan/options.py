@@ -15,7 +15,7 @@ from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, fin
 from epbuild.catalog.options import Option, release_numbers
 from epbuild.core.errors import Position, Problem, find_closest
 from epbuild.core.safepath import expand_home
-from epbuild.plan.possible import compile_problems
+from epbuild.plan.possible import compile_problems, find_session_conflicts
 from epbuild.plan.target import OptionFile, PlannedEp, PlannedTarget
 from epbuild.recipe.model import EpChoice, Setting, Target, ToolchainSpec
 from epbuild.recipe.paths import use_slashes
@@ -70,7 +70,7 @@ class TargetPlanner:
             self.problems.append(Problem("EPB251", message, toolchain.where, f"Pin onnxruntime {COMPILER_SINCE} or later."))
         if len(eps) < len(planned) or toolchain is None or not target.whole:
             return None
-        return PlannedTarget(
+        found = PlannedTarget(
             name=target.name,
             toolchain=toolchain,
             eps=eps,
@@ -83,6 +83,9 @@ class TargetPlanner:
             where=target.where,
             old_runtime=old_runtime,
         )
+        if not session.failed:
+            self.problems += find_session_conflicts(found, target.session_options)
+        return found
 
     def _plan_ep(self, choice: EpChoice, target: Target, toolchain: ToolchainSpec | None) -> tuple[PlannedEp, list[str]] | None:
         """Plan one EP of a target, and return it with the names of its unchecked options. Return None if the EP is unknown."""

@@ -14,7 +14,13 @@ from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.errors import PlanError, Problem, ProblemRecord
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.custom_ops import CustomOpLibraries, plan_custom_ops
-from epbuild.plan.group_problems import find_prefix_problems, find_runtime_problems, find_sharing_warnings, find_size_problems
+from epbuild.plan.group_problems import (
+    find_prefix_problems,
+    find_runtime_problems,
+    find_session_problems,
+    find_sharing_warnings,
+    find_size_problems,
+)
 from epbuild.plan.member import Member, resolve_settings
 from epbuild.plan.merging import plan_merging
 from epbuild.plan.options import TargetPlanner, find_sharing_refusals
@@ -182,6 +188,7 @@ class _Work:
                 ]
                 self.problems += find_prefix_problems(group, target)
             self.problems += find_runtime_problems(group, target)
+            self.problems += find_session_problems(group, target)
 
     def add_group(self, group: GroupSpec) -> None:
         self.check_group(group)

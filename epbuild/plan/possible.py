@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from epbuild.catalog.catalog import CPU_EP
 from epbuild.core.errors import Problem
 from epbuild.plan.steps import SessionGroup
-from epbuild.plan.target import PlannedEp, PlannedTarget
-from epbuild.recipe.model import Target
+from epbuild.plan.target import NO_FALLBACK, PlannedEp, PlannedTarget
+from epbuild.recipe.model import Setting, Target
 
 
 def compile_problems(target: Target, eps: Sequence[PlannedEp]) -> Iterator[Problem]:
@@ -23,6 +24,18 @@ def compile_problems(target: Target, eps: Sequence[PlannedEp]) -> Iterator[Probl
         if before.entry.takes_every_node:
             message = f"{before.entry.ep} takes every node and is listed before {after.entry.ep}, for which no nodes are left"
             yield Problem("EPB256", message, places[before.entry.ep], f"List {before.entry.ep} last.")
+
+
+def find_session_conflicts(target: PlannedTarget, settings: Mapping[str, Setting]) -> Iterator[Problem]:
+    """Yield a problem for each session key that an EP of the target rules out. `settings` has the keys as written."""
+    if not target.may_use_cpu and any(ep.entry.ep == CPU_EP for ep in target.eps):
+        message = f"{NO_FALLBACK} excludes {CPU_EP}, but the target lists both"
+        yield Problem("EPB214", message, settings[NO_FALLBACK].where, "Remove one of them.")
+    for ep in target.compiling if target.is_weightless else ():
+        if ep.weightless_support == {"none"}:
+            where = next(settings[key].where for key in settings if key.startswith("ep.enable_weightless"))
+            on = f" for the device type '{ep.device.type}'" if ep.device.type is not None else ""
+            yield Problem("EPB214", f"{ep.entry.ep} writes no weightless contexts{on}", where, "Remove the session key.")
 
 
 def find_obstacle(target: PlannedTarget, platform: str) -> str | None:

@@ -19,7 +19,7 @@ from epbuild.recipe.model import ModelSpec
 
 def find_source_problems(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> list[Problem]:
     """Return the problems of the members of a session group. `headers` has the headers of known sources, by member."""
-    found = list(_find_unopenable(group, headers)) if group.compiled else []
+    found = [*_find_unopenable(group, headers), *_find_inline_weights(group, headers)] if group.compiled else []
     for member in group.members:
         found += find_data_name_problems(member.name, member.model, member.external if member.has_files else ())
         if member.name in headers:
@@ -51,6 +51,18 @@ def find_data_name_problems(name: str, model: ModelSpec, locations: Iterable[str
         if os.path.normcase(os.path.normpath(location)) == os.path.normcase(f"{name}.onnx"):
             message = f"the model '{name}' is compiled as {name}.onnx, but its external data file {location} has the same name"
             yield Problem("EPB204", message, model.path_where, "Rename the model in the recipe.")
+
+
+def _find_inline_weights(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> Iterator[Problem]:
+    """Yield a problem for each member without external data whose context shall contain no weights."""
+    needs_data = any(ep.weightless_support == {"external"} for ep in group.target.compiling)
+    if not group.target.is_weightless or not needs_data or group.weights_file is not None:
+        return
+    for member in group.members:
+        if member.name in headers and not headers[member.name].external_data:
+            message = f"the model '{member.name}' has no external data, but '{group.target.name}' compiles weightless contexts"
+            hint = "Save the model's weights as external data, or remove ep.enable_weightless."
+            yield Problem("EPB214", message, member.model.path_where, hint)
 
 
 def _find_unopenable(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> Iterator[Problem]:

@@ -26,6 +26,10 @@ class OptionFile(Struct, frozen=True):
     staged: str
 
 
+NO_FALLBACK = "session.disable_cpu_ep_fallback"
+"""Session key with which ONNX Runtime fails if a node would run on the CPU EP."""
+
+
 class PlannedEp(Struct, frozen=True):
     """EP of a target, with its options as the strings that ONNX Runtime expects."""
 
@@ -40,6 +44,12 @@ class PlannedEp(Struct, frozen=True):
     """Options that do not affect the compiled files. They are not part of the key."""
     only_compiling: frozenset[str] = frozenset()
     """Options that affect only the compile. Sessions that run the compiled model ignore these options."""
+
+    @property
+    def weightless_support(self) -> frozenset[str | None]:
+        """Support of weightless contexts by the types of devices that the EP may use. None means that it is unknown."""
+        kinds = (self.device.type,) if self.device.type is not None else self.entry.devices
+        return frozenset(self.entry.weightless.get(kind) for kind in kinds)
 
     @property
     def lasting_options(self) -> dict[str, str]:
@@ -93,6 +103,17 @@ class PlannedTarget(Struct, frozen=True, dict=True):
     def compiling(self) -> tuple[PlannedEp, ...]:
         """EPs that compile. This excludes the CPU EP, which runs the nodes that no other EP took."""
         return tuple(ep for ep in self.eps if ep.entry.sources)
+
+    @property
+    def is_weightless(self) -> bool:
+        """True if contexts shall contain no weights."""
+        options = self.session_options
+        return options.get("ep.enable_weightless") == "1" or options.get("ep.enable_weightless_mode", "0") != "0"
+
+    @property
+    def may_use_cpu(self) -> bool:
+        """True unless a session key forbids CPU fallback."""
+        return self.session_options.get(NO_FALLBACK) != "1"
 
     @property
     def graph_optimization_level(self) -> GraphOptimization:

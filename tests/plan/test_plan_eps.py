@@ -406,6 +406,46 @@ def test_a_session_key_that_the_pinned_onnx_runtime_would_ignore_is_refused(work
     check(workshop, text, ("EPB211", f"{sentence} {ADVICE.format('session_key')}"))
 
 
+NO_FALLBACK = "    session_options: {session.disable_cpu_ep_fallback: true}\n"
+NO_WEIGHTS = "writes no weightless contexts"
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        (
+            "    eps: [{ep: openvino}, {ep: cpu}]\n" + NO_FALLBACK,
+            "session.disable_cpu_ep_fallback excludes CPUExecutionProvider, but the target lists both. Remove one of them.",
+        ),
+        (f"    ep: qnn\n    soc: SM8750\n{WEIGHTLESS}", f"QNNExecutionProvider {NO_WEIGHTS}. Remove the session key."),
+        (
+            f"    ep: openvino\n    device: cpu\n{WEIGHTLESS}",
+            f"OpenVINOExecutionProvider {NO_WEIGHTS} for the device type 'cpu'. Remove the session key.",
+        ),
+    ],
+)
+def test_a_session_key_that_an_ep_of_the_target_rules_out_is_refused(workshop: Path, lines: str, sentence: str) -> None:
+    text = target(
+        lines.replace(": true", f": {MARK}true"),
+        packages(f"{QNN}, onnxruntime-ep-openvino==1.8.1"),
+    )
+    check(workshop, text, ("EPB214", sentence))
+
+
+def test_fallback_nodes_cannot_be_expected_where_fallback_is_disabled(workshop: Path) -> None:
+    text = target(TARGET + NO_FALLBACK)
+    for expected, problems in (("any", ["EPB214"]), ("2", ["EPB214"]), ("0", [])):
+        change = ("    targets: [cpu]\n", f"    targets: [cpu]\n    expect: {{fallback_nodes: {expected}}}\n")
+        assert codes(problems_of(workshop, edited(text, change))) == problems
+
+
+def test_a_weightless_model_needs_external_data(workshop: Path) -> None:
+    text = target(f"    ep: openvino\n    device: {{type: npu, virtual: true}}\n{WEIGHTLESS}", PLUGIN)
+    found = problems_of(workshop, text)
+    assert codes(found) == ["EPB214"] * len(found)
+    assert found[0].message == "the model 'prefill' has no external data, but 'cpu' compiles weightless contexts"
+
+
 def test_renamed_onnxruntime_packages_have_the_keys_of_their_version(workshop: Path) -> None:
     text = target(TARGET + WEIGHTLESS)
     (problem,) = problems_of(workshop, text)
