@@ -198,8 +198,8 @@ class Compile(_StoreModels[SessionGroup]):
         took = result.measured.members
         for step, member in itertools.zip_longest(action.steps, action.members):
             note, size = _describe_end(action, result, member.name if member else None)
-            seconds = took.get(member.name) if member else None
-            yield StepEnd(step, 0.0 if seconds is None and step != action.id else seconds, note, size)
+            seconds = None if member is None or step == action.id else took.get(member.name, 0.0)
+            yield StepEnd(step, seconds, note, size)
 
 
 class Copy(_StoreModels[CopiedModel]):

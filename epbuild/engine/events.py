@@ -153,6 +153,8 @@ class StepFailed(Event, frozen=True):
     """True if the recipe allows the failure, so that the build continues and may succeed."""
     remembered: bool = False
     """True if the step failed in an earlier build and was not retried, because no input has changed."""
+    seconds: float = 0.0
+    """Duration; 0 if the step was not run."""
 
 
 class Warned(Event, frozen=True):

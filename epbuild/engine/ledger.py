@@ -57,7 +57,7 @@ class Ledger:
         for step in self.steps[action]:
             self.end(StepFinished(step, outcome, 0.0, note, from_=from_))
 
-    def fail(self, action: str, error: EpbuildError, *, allowed: bool, remembered: bool) -> str:
+    def fail(self, action: str, error: EpbuildError, seconds: float, *, allowed: bool, remembered: bool) -> str:
         """Record that an action failed. Report and return the action's faulty step, and record the other steps as skipped."""
         if not allowed:
             self.exit_code = max(self.exit_code, error.exit_code)
@@ -66,7 +66,7 @@ class Ledger:
         with self._end_lock:
             self.outcomes[failed] = "allowed" if allowed else "failed"
             progress = self._tally.end(failed, compiled=False)
-            self._progress.report(StepFailed(failed, error.problems, progress, allowed=allowed, remembered=remembered))
+            self._progress.report(StepFailed(failed, error.problems, progress, allowed, remembered, seconds))
         for step in steps:
             if step != failed:
                 self.end(StepFinished(step, "skipped", 0.0))

@@ -85,6 +85,8 @@ class BuildExecutor:
         self._results: dict[str, ActionResult] = {}
         """All known results, including those that do not meet expectations."""
         self._failures: dict[str, Sequence[Problem]] = {}
+        self._begun: dict[str, float] = {}
+        """Time when the work on each action began, as `time.monotonic` returns it."""
         self._ledger = Ledger(steps, progress)
         self._emitter = Emitter(found, surveyor, self, progress, self._ledger)
 
@@ -159,7 +161,8 @@ class BuildExecutor:
         allowed = action in self._plan.may_fail
         if not isinstance(error, MissingResultError):  # the coverage of a missing result is unknown
             self._failures[action] = error.problems
-        step = self._ledger.fail(action, error, allowed=allowed, remembered=action in self._remembered)
+        seconds = time.monotonic() - self._begun[action] if action in self._begun else 0.0
+        step = self._ledger.fail(action, error, seconds, allowed=allowed, remembered=action in self._remembered)
         if allowed:
             self._hold_back(action, step)
         return allowed or not error.stops_others
@@ -233,7 +236,7 @@ class BuildExecutor:
         self._progress.report(StepStarted(action.steps[0], kind.doing))
         work = self.executions.make_factory(subject)
         with self.leases.hold(action.id, action.steps[0], self._store.root, key):
-            begin = time.monotonic()  # waiting for another build does not count as work
+            begin = self._begun[action.id] = time.monotonic()  # waiting for another build does not count as work
             outcome, result = self._find_known(subject, again=again)
             machine, is_finished = None, False
             if result is None:

@@ -10,10 +10,12 @@ import jsonschema
 import msgspec
 import pytest
 
+from epbuild.commands.reporting.build_record import measure_work
+from epbuild.commands.reporting.failures import FailureList
 from epbuild.commands.reporting.report import report
 from epbuild.commands.reporting.values import Report, ReportedStep
 from epbuild.core.canonical import read_schema
-from epbuild.engine.events import StepFinished
+from epbuild.engine.events import StepFailed, StepFinished
 from epbuild.publish.sizes import SharingSaved
 from epbuild.report.json.documents import report_document
 from epbuild.session.events import ModelCovered
@@ -142,6 +144,19 @@ def test_failed_model_is_reported_with_its_reason(workshop: Workshop) -> None:
     assert steps(found)[EMIT_CLASSIFIER].outcome == "skipped"
     assert found.build is not None
     assert found.build.exit_code == 1
+
+
+def test_a_report_has_the_times_and_failures_of_the_builds_events(workshop: Workshop) -> None:
+    workshop.run_worker = fails_at(workshop, "classifier")
+    workshop.build()
+    found, failures = reported(workshop), FailureList()
+    for event in workshop.events:
+        failures.report(event)
+    assert list(found.failures) == failures.list_failures()
+    ran = [event for event in workshop.events if isinstance(event, StepFinished | StepFailed) and event.step in STEPS]
+    work = measure_work({event.step: event.seconds for event in ran if getattr(event, "outcome", "failed") != "skipped"})
+    assert {step.id: step.work for step in found.steps if step.work is not None} == pytest.approx(work, abs=0.001)
+    assert work[CLASSIFIER] > 0
 
 
 def test_model_that_misses_expectations_has_coverage_and_an_error(workshop: Workshop) -> None:

@@ -29,7 +29,7 @@ def test_fallback_nodes_fail_with_the_eps_reasons_after_one_compile(project: Pro
 
     done = project.epbuild("run", "--keep-going")
     assert done.returncode == 1
-    said = " ".join(done.stderr.split())
+    said = " ".join(done.stdout.split())
     assert (
         f"QNNExecutionProvider did not compile 1 node of the model 'mixed': 1 Mod. The EP logged: {UNSUPPORTED} (1 node)" in said
     )

@@ -10,7 +10,7 @@ import numpy
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.support.projects import Project
+from tests.support.projects import Project, failures_of
 
 RECIPE = """\
 epbuild: 1
@@ -62,9 +62,9 @@ def write_graph(path: Path, nodes: list[Any], constants: Mapping[str, Any], inpu
 def failures(project: Project, models: str) -> list[str]:
     """Build models of which some have to fail, and return the errors."""
     project.recipe.write_text(RECIPE.replace("{MODELS}", models), encoding="utf-8")
-    done = project.epbuild("run", "--keep-going")
+    done = project.epbuild("run", "--keep-going", "--json")
     assert done.returncode == 1, done.stdout + done.stderr
-    return done.stderr.splitlines()
+    return failures_of(done.stdout)
 
 
 def test_a_norm_that_exceeds_qnn_memory_compiles_when_rewritten(project: Project) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.gate import mark_rest_exhaustive
-from tests.support.projects import Project, toolchain_python
+from tests.support.projects import Project, failures_of, toolchain_python
 from tests.support.quick_builds import PATIENCE, check_no_leftovers, check_no_workers, start, wait_until, workers, write_project
 
 pytestmark = [pytest.mark.gate, pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")]
@@ -86,7 +86,7 @@ def misbehave(project: Project, misbehaving: Path) -> Callable[..., Project]:
 
 def tell_failure(project: Project, status: int, code: str) -> str:
     """Build with one failing step, and return its error message."""
-    done = project.epbuild("run", "--keep-going")
+    done = project.epbuild("run", "--keep-going", "--json")
     assert done.returncode == status, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert "emitted" in done.stdout, "what does not depend on the failed step goes on"
@@ -94,7 +94,7 @@ def tell_failure(project: Project, status: int, code: str) -> str:
     assert not (project.folder / "dist/left").exists()
     check_no_workers(project, within=1)
     check_no_leftovers(project)
-    [told] = [line for line in done.stderr.splitlines() if "error:" in line]
+    [told] = failures_of(done.stdout)
     assert told.startswith("compile:left/bad/left: error: ")
     assert told.endswith(f"[{code}]")
     assert "See the whole log: .epbuild/logs/compile+left+bad+left.log." in told

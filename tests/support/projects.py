@@ -121,6 +121,17 @@ def compiled(events: list[dict[str, Any]]) -> set[str]:
     return {event["step"] for event in events if event["event"] == "step_finished" and event["outcome"] == "built"}
 
 
+def failures_of(output: str) -> list[str]:
+    """Return the errors of failed steps in the output of `run --json`, as a build without `--keep-going` shows them."""
+    events = [json.loads(line) for line in output.splitlines()]
+    return [
+        f"{event['step']}: error: {' '.join(filter(None, (problem['message'].rstrip('.') + '.', problem['hint'])))} [{problem['code']}]"
+        for event in events
+        if event["event"] == "step_failed"
+        for problem in event["problems"]
+    ]
+
+
 def emitted(events: list[dict[str, Any]]) -> set[str]:
     """Return the emit steps that wrote an output."""
     return {event["step"] for event in events if event["event"] == "step_finished" and event["outcome"] == "emitted"}

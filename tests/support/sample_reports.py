@@ -249,6 +249,7 @@ class _Maker:
                 "was": "new" if outcome is not None else None,
                 "because": [],
                 "took": round(took, 3) if runs else None,
+                "work": round(took, 3) if runs else None,
                 "started": round(begins, 3) if runs else None,
                 "ended": round(begins + took, 3) if runs else None,
                 "worker": worker if runs else None,
@@ -266,6 +267,7 @@ class _Maker:
             step["action"] = last
             share["memory"], step["memory"] = max(share["memory"] or 0, step["memory"]), None
         share["started"] = min(step["started"] for step in members)
+        share["took"] = round(share["work"] + sum(step["work"] for step in members), 3)
 
     def _figures(self, step: str, group: str, target: str, member: str, kind: str) -> None:
         if kind == "failed":
@@ -375,6 +377,17 @@ class _Maker:
                 "remote": [],
             },
             "warnings": [],
+            "failures": [
+                {
+                    "code": "EPB401",
+                    "reason": _CRASH,
+                    "hint": "Look into the whole log.",
+                    "steps": [step["id"] for step in self.steps if step["errors"]],
+                    "allowed": False,
+                }
+            ]
+            if any(step["errors"] for step in self.steps)
+            else [],
             "against": None,
         }
 

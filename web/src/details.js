@@ -12,8 +12,6 @@ import {
   neededBy,
   outcomeOf,
   outputByStep,
-  ownStart,
-  ownTime,
   runReasons,
   stepById,
   targetByName,
@@ -52,14 +50,9 @@ export function showStep(id) {
       ["Target", step.target && targetLink(step.target)],
       [
         "Time in the last build",
-        ownTime(step) === null
-          ? null
-          : [seconds(ownTime(step)), " from ", seconds(ownStart.get(step.id)), " to ", seconds(step.ended)],
+        step.work === null ? null : [seconds(step.work), step.started === null ? "" : [" from ", seconds(step.started)]],
       ],
-      [
-        "Including the steps before it",
-        !ownStart.has(step.id) || ownStart.get(step.id) === step.started ? null : seconds(step.ended - step.started),
-      ],
+      ["Including its compiles", step.kind === "share" && step.work !== null ? seconds(step.took) : null],
       ["Time when it was built", step.seconds === null ? null : seconds(step.seconds)],
       ["Ran on", step.worker === null ? step.machine : `${step.machine ?? "this machine"}, slot ${step.worker + 1}`],
       ["Peak memory", step.memory === null ? null : bytes(step.memory)],

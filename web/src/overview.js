@@ -13,9 +13,8 @@ import {
   failedSteps,
   failuresByReason,
   isAllowed,
-  longestSteps,
+  longestWork,
   outputsSum,
-  ownTime,
   report,
 } from "./report.js";
 import { sharingSum } from "./sizes.js";
@@ -28,7 +27,7 @@ import { table, tile } from "./tables.js";
 export function drawOverview(section) {
   const failed = failedSteps();
   const total = sum(report.outputs, (output) => output.size);
-  const [slowest] = longestSteps();
+  const [slowest] = longestWork();
   add(
     section,
     el(
@@ -43,7 +42,7 @@ export function drawOverview(section) {
             "Time",
             "timeline",
             el("p.large", {}, seconds(build.seconds)),
-            slowest ? el("p", {}, "longest: ", seconds(ownTime(slowest)), ", ", stepLink(slowest.id)) : null,
+            slowest ? el("p", {}, "longest: ", seconds(slowest.seconds), ", ", stepLink(slowest.name)) : null,
           )
         : null,
       tile("Changes", "differences", differencesSum()),
@@ -83,9 +82,10 @@ export function drawOverview(section) {
 /** @param {Step[]} failed */
 function failedSum(failed) {
   const wrong = failed.filter((step) => !isAllowed(step)).length;
+  const reasons = report.failures.filter((failure) => !failure.allowed);
   return [
     el("p.large", {}, count(wrong), wrong === 1 ? " step" : " steps"),
-    el("p", {}, wrong ? `for ${counted(failuresByReason().length, "reason")}` : `of ${counted(report.steps.length, "step")}`),
+    el("p", {}, wrong ? `for ${counted(reasons.length, "reason")}` : `of ${counted(report.steps.length, "step")}`),
     failed.length > wrong ? el("p", {}, "and ", counted(failed.length - wrong, "allowed failure")) : null,
   ];
 }
@@ -98,24 +98,13 @@ function coveredAs(target, outcome) {
   return (coverageByTarget.get(target) ?? []).filter((row) => row.outcome === outcome).length;
 }
 
-/**
- * Return the steps that failed for one reason.
- * @param {Step[]} steps
- */
-function failure(steps) {
-  const [error] = steps[0].errors;
+/** @param {import("./report-types.d.ts").Failure} one */
+function failure(one) {
   return el(
     "article.error",
     {},
-    el(
-      "p",
-      {},
-      steps.every(isAllowed) ? [badge("allowed", "allowed"), " "] : null,
-      error.reason ?? error.message,
-      " ",
-      el("code", {}, error.code),
-    ),
-    error.hint ? el("p.hint", {}, error.hint) : null,
-    limitedList(steps, (step) => stepLink(step.id), 5),
+    el("p", {}, one.allowed ? [badge("allowed", "allowed"), " "] : null, one.reason, " ", el("code", {}, one.code)),
+    one.hint ? el("p.hint", {}, one.hint) : null,
+    limitedList(one.steps, (step) => stepLink(step), 5),
   );
 }

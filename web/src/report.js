@@ -85,33 +85,29 @@ export function runReasons(step) {
   return before && !(step.was === "out of date" && step.because.length) ? [before, ...step.because] : step.because;
 }
 
-/** Start of each step's own work. The recorded time of an action's last step includes the other steps, so its own work starts after them. */
-/** @type {Map<string, number>} */
-export const ownStart = new Map();
-/** @typedef {Step & { started: number, ended: number }} StartedStep */
-const startedSteps = /** @type {StartedStep[]} */ (report.steps.filter((step) => step.started !== null && step.ended !== null));
-for (const steps of groupedBy(startedSteps, (step) => step.action).values()) {
-  for (const step of steps) {
-    const inside = steps.filter(
-      (other) => other !== step && step.id === step.action && other.started >= step.started && other.ended <= step.ended,
-    );
-    ownStart.set(step.id, Math.max(step.started, ...inside.map((other) => other.ended)));
+/**
+ * Start and end of each step's bar in the timeline. The last step of an action follows the action's other steps.
+ * @type {Map<string, [number, number]>}
+ */
+export const stepTimes = new Map();
+for (const steps of groupedBy(report.steps, (step) => step.action).values()) {
+  let free = 0;
+  for (const { id, action, started, ended, work } of steps) {
+    if (started === null || ended === null || work === null) continue;
+    const start = id === action ? Math.max(started, free, ended - work) : started;
+    free = id === action ? ended : Math.min(ended, started + work);
+    stepTimes.set(id, [start, free]);
   }
 }
 
-/**
- * Return the time that the last build spent on a step, without other steps of its action. Return null if it did not run.
- * @param {Step} step
- * @returns {number | null}
- */
-export function ownTime(step) {
-  const start = ownStart.get(step.id);
-  return step.ended === null || start === undefined ? null : step.ended - start;
-}
+/** @typedef {{ name: string, seconds: number, step: Step | null }} Work work of the last build: a step, or a toolchain's environment */
 
-/** Return the steps that the last build worked on, longest first. */
-export function longestSteps() {
-  return report.steps.filter((step) => ownTime(step) !== null).sort((a, b) => Number(ownTime(b)) - Number(ownTime(a)));
+/** Return the work of the last build, longest first. @returns {Work[]} */
+export function longestWork() {
+  const steps = report.steps.flatMap((step) => (step.work === null ? [] : [{ name: step.id, seconds: step.work, step }]));
+  const toolchains = (build?.spans ?? []).filter((span) => span.kind === "toolchain" && !span.failed);
+  const spans = toolchains.map((span) => ({ name: `toolchain ${span.name}`, seconds: span.ended - span.started, step: null }));
+  return [...steps, ...spans].sort((a, b) => b.seconds - a.seconds);
 }
 
 /** Return the failed steps, including allowed failures. */
@@ -124,10 +120,9 @@ export function isAllowed(step) {
   return step.outcome === "allowed";
 }
 
-/** Return the failed steps grouped by their first error, largest group first. */
+/** Return the reasons for failures, most frequent reason first. */
 export function failuresByReason() {
-  const groups = groupedBy(failedSteps(), (step) => `${step.errors[0].code} ${step.errors[0].reason ?? step.errors[0].message}`);
-  return [...groups.values()].sort((a, b) => b.length - a.length);
+  return [...report.failures].sort((a, b) => b.steps.length - a.steps.length);
 }
 
 /** Describe the number of outputs, and the number of emitted outputs if they differ. */

@@ -11,7 +11,7 @@ import { showStep, stepLink } from "./details.js";
 import { add, bytes, count, el, limitedList, seconds, svg } from "./elements.js";
 import { RANK } from "./graph.js";
 import { badge, openPanel } from "./panel.js";
-import { build, groupedBy, longestSteps, outcomeOf, ownStart, ownTime, report } from "./report.js";
+import { build, groupedBy, longestWork, outcomeOf, report, stepTimes } from "./report.js";
 import { COLLATOR, table } from "./tables.js";
 
 const LANE = 26;
@@ -20,7 +20,7 @@ const MEMORY_HEIGHT = 90;
 const SPAN_LANES = { toolchain: "toolchains", fetch: "model downloads", upload: "result uploads" };
 const MIN_WIDTH = 3; // pixels; narrower neighbors are drawn as one bar
 
-/** @typedef {{ lane: string, start: number, end: number, kind: string, name: string, open: (() => void) | null }} Bar */
+/** @typedef {{ lane: string, start: number, end: number, seconds: number, kind: string, name: string, open: (() => void) | null }} Bar */
 /** @typedef {{ from: number, to: number, bars: Bar[] }} DrawnBar bars that are drawn as one bar, and the bar's position in pixels */
 /** @typedef {import("d3-scale").ScaleLinear<number, number>} Scale */
 /** @typedef {{ at: number, memory: number }} MemoryPoint */
@@ -53,14 +53,14 @@ export function drawTimeline(section) {
 }
 
 function timelineFacts() {
-  const work = sum(longestSteps(), ownTime);
+  const work = sum(longestWork(), (one) => one.seconds);
   return el(
     "p.sum",
     {},
     "The build took ",
     seconds(build?.seconds),
-    build ? [" on ", build.machine, ", with at most ", count(build.jobs), " actions at once"] : "",
-    "; its steps took ",
+    build ? [" on ", build.machine, " with ", count(build.jobs), build.jobs === 1 ? " job" : " jobs"] : "",
+    "; its work took ",
     seconds(work),
     " in total.",
   );
@@ -74,17 +74,20 @@ function memoryNote() {
 }
 
 function timesTable() {
-  const made = longestSteps();
   return table(
     "Steps by duration in the last build",
     [
-      { head: "Step", cell: (step) => stepLink(step.id), value: (step) => step.id },
-      { head: "Outcome", cell: (step) => badge(outcomeOf(step), outcomeOf(step)), value: outcomeOf },
-      { head: "Time", numeric: true, cell: (step) => seconds(ownTime(step)), value: ownTime },
-      { head: "From", numeric: true, cell: (step) => seconds(ownStart.get(step.id)), value: (step) => ownStart.get(step.id) },
-      { head: "Peak memory", numeric: true, cell: (step) => bytes(step.memory), value: (step) => step.memory },
+      { head: "Step", cell: ({ name }) => stepLink(name), value: ({ name }) => name },
+      {
+        head: "Outcome",
+        cell: ({ step }) => (step ? badge(outcomeOf(step), outcomeOf(step)) : ""),
+        value: ({ step }) => step?.outcome,
+      },
+      { head: "Time", numeric: true, cell: (one) => seconds(one.seconds), value: (one) => one.seconds },
+      { head: "From", numeric: true, cell: ({ step }) => seconds(step?.started), value: ({ step }) => step?.started },
+      { head: "Peak memory", numeric: true, cell: ({ step }) => bytes(step?.memory), value: ({ step }) => step?.memory },
     ],
-    made,
+    longestWork(),
     { most: 10 },
   );
 }
@@ -94,23 +97,21 @@ function timesTable() {
  * @returns {Bar[]}
  */
 function timelineBars() {
-  const steps = report.steps
-    .filter((step) => ownTime(step) !== null)
-    .map((step) => ({
-      lane:
-        step.worker === null && step.machine === null
-          ? "steps"
-          : `${step.machine ?? build?.machine ?? "here"} ${(step.worker ?? 0) + 1}`,
-      start: ownStart.get(step.id) ?? 0,
-      end: step.ended ?? 0,
-      kind: outcomeOf(step),
-      name: step.id,
-      open: () => showStep(step.id),
-    }));
+  const steps = report.steps.flatMap((step) => {
+    const times = stepTimes.get(step.id);
+    if (!times || step.work === null) return [];
+    const lane =
+      step.worker === null && step.machine === null
+        ? "steps"
+        : `${step.machine ?? build?.machine ?? "here"} ${(step.worker ?? 0) + 1}`;
+    const [start, end] = times;
+    return [{ lane, start, end, seconds: step.work, kind: outcomeOf(step), name: step.id, open: () => showStep(step.id) }];
+  });
   const spans = (build?.spans ?? []).map((span) => ({
     lane: SPAN_LANES[span.kind],
     start: span.started,
     end: span.ended,
+    seconds: span.ended - span.started,
     kind: span.failed ? "failed" : "span",
     name: `${span.kind} ${span.name}`,
     open: null,
@@ -260,7 +261,7 @@ function timelineBar({ from, to, bars }, y) {
   const label =
     bars.length > 1
       ? `${counted(bars.length, "step")}, ${bar.name} first`
-      : `${bar.name}: ${kind === "span" ? "" : `${kind}, `}${formatSeconds(bar.end - bar.start)}`;
+      : `${bar.name}: ${kind === "span" ? "" : `${kind}, `}${formatSeconds(bar.seconds)}`;
   const width = Math.max(1, to - from - 0.5);
   const text = width > 60 ? bar.name.slice(0, Math.floor(width / 6.5)) : null;
   const open =
@@ -284,7 +285,7 @@ function memoryCurve() {
   /** @type {Array<[number, number]>} */
   const changes = [];
   for (const steps of groupedBy(
-    report.steps.filter((step) => ownTime(step) !== null),
+    report.steps.filter((step) => stepTimes.has(step.id)),
     (step) => step.action,
   ).values()) {
     const memory = max(steps, (step) => step.memory);

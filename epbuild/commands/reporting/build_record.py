@@ -10,7 +10,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
@@ -146,6 +146,20 @@ class StepRun(Struct, frozen=True):
     """Short description and start of each phase."""
 
 
+_RUNS = frozenset({"built", "restored", "emitted", "failed", "allowed", "interrupted"})
+
+
+def measure_work(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return the time of each step itself. The recorded time of a share step includes its compiles."""
+    work = dict(seconds)
+    for step, took in seconds.items():
+        kind, _, place = step.partition(":")
+        share = f"share:{place.rpartition('/')[0]}"
+        if kind == "compile" and share in work:
+            work[share] = max(0.0, work[share] - took)
+    return work
+
+
 class BuildRecord(Struct, frozen=True):
     """Record of a build in which at least one step was out of date."""
 
@@ -171,6 +185,10 @@ class BuildRecord(Struct, frozen=True):
     spans: tuple[ReportedSpan, ...]
     published: tuple[ReportedPublication, ...]
     remote: tuple[ReportedTraffic, ...]
+
+    def measure_work(self) -> dict[str, float]:
+        """Return the time of each step that ran."""
+        return measure_work({run.step: run.seconds for run in self.runs if run.outcome in _RUNS})
 
 
 class BuildRecords:

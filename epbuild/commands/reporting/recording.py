@@ -196,15 +196,19 @@ class _RecordBuilder:
                 self._begin(at, step, doing)
             case StepFinished(step, outcome, seconds) if not self._over:
                 self._end(at, step, outcome, seconds, event)
-            case StepFailed(step, problems, allowed=allowed) if not self._over:
+            case StepFailed(step, problems, allowed=allowed, seconds=seconds) if not self._over:
                 errors = tuple(report_error(problem, step) for problem in problems)
-                self._end(at, step, "allowed" if allowed else "failed", 0.0, errors=errors)
+                self._end(at, step, "allowed" if allowed else "failed", seconds, errors=errors)
             case ComparisonStarted() | RunFinished():
                 self._over = True
             case ToolchainStarted(name):
                 self._open.setdefault(("toolchain", name), at)
-            case ToolchainReady(name) | ToolchainFailed(name):
-                self._close(at, "toolchain", name, failed=isinstance(event, ToolchainFailed))
+            case ToolchainReady(name, seconds=seconds):
+                if ("toolchain", name) in self._open:
+                    self._open["toolchain", name] = max(0.0, round(at - seconds, 3))
+                self._close(at, "toolchain", name)
+            case ToolchainFailed(name):
+                self._close(at, "toolchain", name, failed=True)
             case Fetching(name):
                 self._open.setdefault(("fetch", name), at)
             case Fetched(name):
@@ -227,7 +231,7 @@ class _RecordBuilder:
         for action in list(self._running):
             for step in list(self._left[action]):
                 if step in self._running[action].phases or step == action:
-                    self._end(at, step, "interrupted", 0.0)
+                    self._end(at, step, "interrupted", at - self._running[action].begun if step == action else 0.0)
         for kind, name in list(self._open):
             self._close(at, kind, name, failed=True)
 

@@ -16,6 +16,7 @@ from epbuild.actions.action_type import StepEnd
 from epbuild.actions.types import get_action_type
 from epbuild.cache.digests import Digests
 from epbuild.commands.reporting.build_record import BuildRecord, BuildRecords, ReportedError, StepRun
+from epbuild.commands.reporting.failures import FailureList, ReportedFailure
 from epbuild.commands.reporting.parts import (
     collect_identities,
     report_accuracy,
@@ -31,7 +32,7 @@ from epbuild.commands.reporting.values import FORMAT, Report, ReportedBuild, Rep
 from epbuild.core.errors import Problem
 from epbuild.core.host import count_cpus, read_cpu_name
 from epbuild.engine.capacity import get_memory
-from epbuild.engine.events import Progress
+from epbuild.engine.events import Progress, StepFailed
 from epbuild.engine.ledger import find_faulty_step
 from epbuild.plan.result import ActionResult, CompileResult, VerificationResult
 from epbuild.plan.steps import Action, Emission, SessionGroup
@@ -65,6 +66,7 @@ class _ReportBuilder:
         self._plan = self._found.plan
         self._path = path
         self._last = records.find_last(self._found.configuration.ident)
+        self._work = self._last.measure_work() if self._last is not None else {}
         self._runs: Mapping[str, StepRun] = {run.step: run for run in self._last.runs} if self._last is not None else {}
         self._results = {ident: result for ident in self._plan.actions if (result := self._find_result(ident)) is not None}
         self._problems = {ident: found for ident in self._plan.actions if (found := self._find_problems(ident))}
@@ -99,6 +101,7 @@ class _ReportBuilder:
             ),
             build=_report_build(self._last) if self._last is not None else None,
             warnings=tuple(_report_warning(problem) for problem in self._plan.warnings),
+            failures=tuple(self._list_failures()),
             against=None,
         )
 
@@ -161,6 +164,7 @@ class _ReportBuilder:
             was=run.was if run is not None else None,
             because=run.because if run is not None else (),
             took=run.seconds if run is not None else None,
+            work=_round_seconds(self._work.get(step.id)),
             started=run.started if run is not None else None,
             ended=run.ended if run is not None else None,
             worker=run.worker if run is not None else None,
@@ -184,6 +188,15 @@ class _ReportBuilder:
         for ident, problems in self._problems.items():
             step = find_faulty_step(self._plan.actions[ident].steps, problems)
             yield step, [report_error(problem, step) for problem in problems]
+
+    def _list_failures(self) -> Sequence[ReportedFailure]:
+        failures = FailureList()
+        for step in self._found.plan.steps:
+            if errors := self._errors.get(step.id):
+                run = self._runs.get(step.id)
+                problems = tuple(error.problem(step.id) for error in errors)
+                failures.report(StepFailed(step.id, problems, allowed=run is not None and run.outcome == "allowed"))
+        return failures.list_failures()
 
     def _report_sharing(self) -> Iterator[ReportedSharing]:
         for ident, group in self._plan.session_groups.items():

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from epbuild.commands.reporting.build_record import ReportedError, ReportedPublication, ReportedSpan, ReportedTraffic, RunOutcome
 from epbuild.commands.reporting.changes import ReportedAgainst
+from epbuild.commands.reporting.failures import ReportedFailure
 from epbuild.commands.reporting.recipe_values import (
     ReportedAccuracy,
     ReportedCoverage,
@@ -68,6 +69,8 @@ class ReportedStep(Struct, frozen=True):
     """Reasons why the last build ran the step."""
     took: float | None
     """Duration in the last build. A share step includes its compiles."""
+    work: float | None
+    """Time that the last build spent on the step itself, without its compiles; null if the step did not run."""
     started: float | None
     """Start in the last build, in seconds since the build's start; null if the step did not run."""
     ended: float | None
@@ -157,5 +160,7 @@ class Report(Struct, frozen=True):
     """The last build; null if none is recorded."""
     warnings: tuple[ReportedWarning, ...]
     """Warnings about the recipe and its plan."""
+    failures: tuple[ReportedFailure, ...]
+    """Errors of failed steps, by reason."""
     against: ReportedAgainst | None
     """Changes since an earlier report was written or outputs were emitted; null if nothing was compared."""

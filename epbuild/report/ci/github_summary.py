@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
+from epbuild.commands.reporting.failures import FailureList
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, Warned
 from epbuild.publish.sizes import OutputCompared
@@ -18,7 +19,6 @@ from epbuild.report.listeners import Listener
 from epbuild.report.terminal.changes import SizeChange
 from epbuild.report.terminal.coverage import CoverageList, format_coverage_table
 from epbuild.report.terminal.event_lines import describe_origin, format_remote, format_summary
-from epbuild.report.terminal.failures import FailureList
 from epbuild.report.terminal.problems import print_problems
 from epbuild.session.events import OutputRemoved, RemoteCacheUsed, StepCompared
 
@@ -98,7 +98,10 @@ class WithStepSummary(Listener):
         failures = self._failures.list_failures()
         for title, allowed in (("Failures", False), ("Allowed failures", True)):
             rows = (
-                (format_code(one.reason, _MAX_REASON), "<br>".join(shorten_list([*map(format_code, one.steps)], _MAX_STEPS)))
+                (
+                    format_code(f"{one.reason}. [{one.code}]", _MAX_REASON),
+                    "<br>".join(shorten_list([*map(format_code, one.steps)], _MAX_STEPS)),
+                )
                 for one in failures
                 if one.allowed is allowed
             )

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from msgspec import Struct
 
+from epbuild.commands.reporting.build_record import measure_work
 from epbuild.core.units import format_count
-from epbuild.engine.events import Event, RunFinished, RunStarted, StepFinished
+from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished
 from epbuild.publish.sizes import ChangedFile, OutputCompared, SharingSaved
 from epbuild.report.formatting import Table, format_percent, format_size, format_size_change
 from epbuild.report.terminal.screen import BOLD, has_colors, paint, wrap
@@ -86,7 +86,7 @@ class ChangeReport:
                 self._sharing.append(event)
             case ToolchainReady(name, _, seconds):
                 self._seconds[f"toolchain {name}"] = seconds
-            case StepFinished(step, "built" | "restored" | "emitted", seconds):
+            case StepFinished(step, "built" | "restored" | "emitted", seconds) | StepFailed(step, seconds=seconds):
                 self._seconds[step] = seconds
 
     def format_lines(self, ended: RunFinished) -> list[str]:
@@ -95,7 +95,7 @@ class ChangeReport:
         sections = (
             format_sizes(self._outputs, self._removed),
             *format_all_sharing(self._sharing),
-            format_times(self._seconds, ended.seconds),
+            format_times(measure_work(self._seconds), ended.seconds),
         )
         color = has_colors(sys.stdout)
         shown = [_embolden_word(line, color) if number == 0 else line for lines in sections for number, line in enumerate(lines)]
@@ -191,12 +191,11 @@ def _describe_common(cells: _Row, where: str) -> str:
     return f"Sharing: {made} in {where}, whose models have {part} of their source weights in common."
 
 
-def format_times(seconds: Mapping[str, float], wall: float) -> Iterator[str]:
+def format_times(took: Mapping[str, float], wall: float) -> Iterator[str]:
     """Yield lines with the times of the longest steps, and the sum of the others. `wall` is the duration of the build.
 
     Yields nothing if at most one step took time.
     """
-    took = dict(_measure_own_seconds(seconds))
     longest = sorted((step for step in took if took[step] >= _MIN_SECONDS), key=lambda step: (-took[step], step))
     if len(longest) < 2:
         return
@@ -205,7 +204,7 @@ def format_times(seconds: Mapping[str, float], wall: float) -> Iterator[str]:
     longest = longest[: count if len(took) <= count else count - 1]
     yield f"Time: {total:,.1f} s of work in {wall:,.1f} s"
     rest = sorted(took.keys() - set(longest))
-    shown = {step: took[step] for step in longest}
+    shown = {f"{step}, without its compiles" if step.startswith("share:") else step: took[step] for step in longest}
     shown |= {rest[0] if len(rest) == 1 else f"{len(rest)} other steps": sum(took[step] for step in rest)} if rest else {}
     rows = ((step, "", "", f"{own:,.1f} s", f"{100 * own / total:.0f}%") for step, own in shown.items())
     yield from Table("", (), tuple(rows)).text(_WIDTHS)
@@ -225,21 +224,6 @@ def _embolden_word(heading: str, color: bool) -> str:
     word = re.match(r"\w*", heading)
     length = word.end() if word else 0
     return paint(heading[:length], BOLD, color) + heading[length:]
-
-
-def _measure_own_seconds(seconds: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    """Yield the time of each step. For a share step, subtract the time of its compiles.
-
-    The event of a share step has the time of the whole session group, which includes the compiles.
-    """
-    compiles = defaultdict[str, float](float)
-    for step, took in seconds.items():
-        kind, _, place = step.partition(":")
-        if kind == "compile":
-            compiles[f"share:{place.rpartition('/')[0]}"] += took
-    for step, took in seconds.items():
-        inner = compiles.get(step, 0.0)
-        yield (f"{step}, without its compiles" if inner else step), max(0.0, took - inner)
 
 
 def _format_common(found: Sequence[SharingSaved]) -> _Row:

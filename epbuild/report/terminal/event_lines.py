@@ -69,7 +69,7 @@ def format_summary(event: RunFinished) -> str:
         "skipped": event.skipped,
         "failed (allowed)": event.allowed,
     }
-    text = _format_counts(counts) or "no steps"
+    text = format_counts(counts) or "no steps"
     if event.exit_code == 0 and not (event.built or event.restored or event.allowed):
         text = format_nothing_to_do(event.current)
     return f"{text} ({event.seconds:.2f} s)"
@@ -150,10 +150,10 @@ def format_comparison(event: ComparisonFinished) -> str:
         "failed": event.failed,
         "skipped": event.skipped,
     }
-    return f"rebuilt: {_format_counts(counts) or 'nothing'} ({event.seconds:.2f} s)"
+    return f"rebuilt: {format_counts(counts) or 'nothing'} ({event.seconds:.2f} s)"
 
 
-def _format_counts(counts: Mapping[str, int]) -> str:
+def format_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 

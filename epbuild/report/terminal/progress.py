@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from epbuild.commands.reporting.failures import FailureList, ReportedFailure
+from epbuild.core.errors import Problem
 from epbuild.core.shown import escape_sequences
 from epbuild.core.units import format_count
 from epbuild.engine.events import (
@@ -40,7 +46,7 @@ from epbuild.report.terminal.event_lines import (
     format_waiting,
     paint_label,
 )
-from epbuild.report.terminal.failures import FailureList
+from epbuild.report.terminal.failures import format_failures
 from epbuild.report.terminal.problems import ProblemWriter
 from epbuild.report.terminal.screen import has_colors, is_github_actions, is_screen, print_line
 from epbuild.session.events import (
@@ -68,6 +74,7 @@ if TYPE_CHECKING:
 
 
 _MAX_TEXT = 100
+_MAX_SENTENCE = 200
 _MAX_FILES = 3
 
 
@@ -80,6 +87,8 @@ class _BuildLines(Listener):
         self._changes = ChangeReport()
         self._failures = FailureList()
         self._coverage = CoverageList()
+        self._keeps_going = False
+        self._is_over = False
 
     def report(self, event: Event, /) -> None:
         for listener in (self._changes, self._failures, self._coverage):
@@ -87,7 +96,8 @@ class _BuildLines(Listener):
         if isinstance(event, RunStarted | RunFinished):
             self._problems.write_hidden()
         match event:
-            case RunStarted(todo=todo, steps=steps, seconds_left=left) if todo:
+            case RunStarted(todo=todo, steps=steps, seconds_left=left, keep_going=keep_going) if todo:
+                self._keeps_going = keep_going
                 self._begin(Completion(0, todo, left), "step", f"{todo} of {steps} steps to do{format_time_left(left)}")
             case ComparisonStarted(groups, left):
                 self._begin(
@@ -132,6 +142,7 @@ class _BuildLines(Listener):
                 print_line(f"Watching {format_count(files, 'file')}; press Ctrl-C to stop.")
                 sys.stdout.flush()
             case RunFinished():
+                self._is_over = True
                 self._close()
                 for line in self._format_last_lines(event):
                     print_line(line)
@@ -142,8 +153,18 @@ class _BuildLines(Listener):
         yield from self._changes.format_lines(event)
         yield from self._coverage.format_lines(self._failures.steps)
         if not is_github_actions():  # Under GitHub Actions, each problem is already an annotation.
-            yield from self._failures.format_lines()
+            yield from format_failures(self._list_failures())
         yield format_summary(event)
+
+    def _end_early(self) -> None:
+        """List the failures of a build that was interrupted."""
+        if not self._is_over and self._keeps_going and not is_github_actions():
+            for line in format_failures(self._failures.list_failures()):
+                print_line(line)
+
+    def _list_failures(self) -> list[ReportedFailure]:
+        """Return the failures to list at the end. A single failure that ended the build was shown last, so it is not listed."""
+        return self._failures.list_failures() if self._keeps_going or len(self._failures.steps) > 1 else []
 
     def _end(self, name: str, event: Event) -> None:
         self._drop(name)
@@ -151,7 +172,9 @@ class _BuildLines(Listener):
             self._print(line)
         match event:
             case StepFailed(problems=problems, allowed=allowed):
-                self._problems.write(problems, "warning" if allowed else "error")
+                # With --keep-going, the list at the end has the reasons and the hints. GitHub Actions shows only annotations.
+                is_short = self._keeps_going and not is_github_actions()
+                self._problems.write(map(_shorten, problems) if is_short else problems, "warning" if allowed else "error")
             case StepCompared(problems=problems):
                 self._problems.write(problems)
 
@@ -190,6 +213,7 @@ class PlainLines(_BuildLines):
         self._over.set()
         if self._pulse.ident is not None:
             self._pulse.join()
+        self._end_early()
 
     def report(self, event: Event, /) -> None:
         with self._lock:
@@ -235,6 +259,7 @@ class LiveRows(_BuildLines):
     def __exit__(self, *ended: object) -> None:
         self._close()
         self._problems.write_hidden()
+        self._end_early()
 
     def _begin(self, progress: Completion, noun: str, text: str) -> None:
         self._noun = noun
@@ -269,6 +294,12 @@ class LiveRows(_BuildLines):
         if self._rows is not None:
             self._rows.close()
             self._rows = None
+
+
+def _shorten(problem: Problem) -> Problem:
+    """Return a problem with only the first sentence of its message, which is cut if it is long."""
+    sentence = re.split(r"\. (?=[A-Z])", problem.message, maxsplit=1)[0].rstrip(".")
+    return replace(problem, message=shorten(sentence, _MAX_SENTENCE, placeholder=" …"), hint=None)
 
 
 def make_reporter(*, json: bool, summary: Path | None = None, all_warnings: bool = True) -> Listener:

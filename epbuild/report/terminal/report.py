@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from epbuild.commands.reporting.changes import ComparedModel, ModelChange, ReportedAgainst
 from epbuild.commands.reporting.recipe_values import ReportedCoverage
-from epbuild.commands.reporting.values import Report, ReportedBuild, ReportedStep
+from epbuild.commands.reporting.values import Report, ReportedBuild
 from epbuild.core.units import format_count
-from epbuild.engine.events import StepFailed
 from epbuild.plan.result import FallbackNode
 from epbuild.publish.sizes import SharingSaved
 from epbuild.report.formatting import format_local_time, format_size, shorten_list
 from epbuild.report.terminal.changes import SizeChange, format_all_sharing, format_size_table, format_times
 from epbuild.report.terminal.coverage import format_coverage
-from epbuild.report.terminal.failures import FailureList, format_failures
+from epbuild.report.terminal.event_lines import format_counts
+from epbuild.report.terminal.failures import format_failures
 from epbuild.report.terminal.screen import BOLD, has_colors, paint, print_lines, wrap
 from epbuild.session.events import ModelCovered
 from epbuild.verify.fallback import FallbackNodes
@@ -33,7 +33,15 @@ _MIN_SECONDS = 1.0
 _MIN_PART = 0.2
 """Minimum relative difference between times. Smaller differences are omitted as noise."""
 _MAX_MODELS = 24
-_TAKES_TIME = frozenset({"built", "restored", "emitted"})
+_OUTCOMES = {
+    "built": ("built", "emitted"),
+    "restored": ("restored",),
+    "failed": ("failed",),
+    "skipped": ("skipped",),
+    "failed (allowed)": ("allowed",),
+    "interrupted": ("interrupted",),
+}
+"""Outcomes of steps, by the words that the end of a build has for their number."""
 _NEVER = "This recipe has not been built here with these settings: run `epbuild run`."
 
 
@@ -48,7 +56,7 @@ def report_lines(report: Report) -> Iterator[str]:
         yield ""
         yield from _format_coverage(report.coverage)
     sections = (
-        format_failures(_collect_failures(report.steps).list_failures()),
+        format_failures(report.failures),
         *format_all_sharing([SharingSaved(row.step, row.alone, row.shared, row.measured, row.made) for row in report.sharing]),
         _format_step_times(report),
         format_differences(report.against) if report.against is not None else (),
@@ -76,7 +84,8 @@ def _format_head(report: Report) -> Iterator[str]:
 
 
 def _format_build(build: ReportedBuild, here: str) -> str:
-    came = ", ".join(f"{number} {outcome}" for outcome, number in sorted(build.outcomes.items(), key=lambda item: -item[1]))
+    counts = {words: sum(build.outcomes.get(outcome, 0) for outcome in outcomes) for words, outcomes in _OUTCOMES.items()}
+    came = format_counts(counts)
     ended = {0: "", 130: ", interrupted"}.get(build.exit_code, ", failed")
     where = f" on {build.machine}" if build.machine != here else ""
     return f"Last build: {format_local_time(build.began)}{where}, {build.seconds:,.1f} s{ended}" + (f": {came}" if came else "")
@@ -109,19 +118,11 @@ def _to_covered(row: ReportedCoverage) -> ModelCovered:
     )
 
 
-def _collect_failures(steps: Iterable[ReportedStep]) -> FailureList:
-    found = FailureList()
-    for step in steps:
-        if step.errors:
-            found.report(StepFailed(step.id, tuple(error.problem(step.id) for error in step.errors)))
-    return found
-
-
 def _format_step_times(report: Report) -> Iterator[str]:
     """Yield lines with the times of the longest steps of the last build."""
     if report.build is not None:
         took = {f"toolchain {span.name}": span.ended - span.started for span in report.build.spans if span.kind == "toolchain"}
-        took |= {step.id: step.took for step in report.steps if step.outcome in _TAKES_TIME and step.took is not None}
+        took |= {step.id: step.work for step in report.steps if step.work is not None}
         yield from format_times(took, report.build.seconds)
 
 

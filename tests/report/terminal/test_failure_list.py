@@ -60,12 +60,14 @@ def test_each_reason_is_listed_once_with_its_steps(monkeypatch: pytest.MonkeyPat
         "Failed: 4 steps, for 3 reasons",
         "Unable to compile any nodes. Check that the session EPs support compilation.",
         "  [EPB401]",
-        "  compile:g/x/a",
-        "  compile:g/y/a",
+        "  See the whole log: a.log.",
+        "  compile:g/*/a for 2 targets: x, y",
         "No such SoC. [EPB401]",
+        "  See the whole log: b.log.",
         "  compile:g/x/b",
         "Unable to compile any nodes. Check that the session EPs support compilation.",
         "  [EPB402]",
+        "  See the whole log: c.log.",
         "  compile:g/x/c",
     ]
     assert lines[-2:] == ["", "4 failed, 5 skipped (3.00 s)"]
@@ -100,8 +102,32 @@ def test_a_long_list_of_failed_steps_is_shortened(monkeypatch: pytest.MonkeyPatc
         shown(monkeypatch, RunStarted("r", 178, 178, keep_going=True), *failures, RunFinished(1, 3.0, 0, 0, 0, 178, 0))
     )
     assert lines[0] == "Failed: 178 steps, for 1 reason"
-    assert lines[-1] == "  and 158 more steps, shown above"
-    assert len(lines) == 24
+    assert lines[-1] == "  and 158 more lines of steps"
+    assert len(lines) == 25
+
+
+def test_a_failure_for_many_targets_is_one_line_now_and_one_entry_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [compile_failure("yolo", f"phone-{number}") for number in range(22)]
+    stderr = io.StringIO()
+    lines = shown(
+        monkeypatch, RunStarted("r", 22, 22, keep_going=True), *failures, RunFinished(1, 3.0, 0, 0, 0, 22, 0), stderr=stderr
+    )
+    assert below_heading(lines) == [
+        "Failed: 22 steps, for 1 reason",
+        "Unable to compile any nodes. Check that the session EPs support compilation.",
+        "  [EPB401]",
+        "  See the whole log: yolo.log.",
+        "  compile:g/*/yolo for 22 targets: phone-0, phone-1, phone-2, phone-3, phone-4,",
+        "    phone-5 and 16 more",
+    ]
+    said = "compile:g/phone-0/yolo: error: compiling 'yolo' for phone-0 failed: Unable to compile any nodes. [EPB401]"
+    assert stderr.getvalue().splitlines()[0] == said
+    assert len(stderr.getvalue().splitlines()) == 22
+
+
+def test_failures_are_listed_if_a_build_with_keep_going_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shown(monkeypatch, RunStarted("r", 9, 9, keep_going=True), compile_failure("a", "x"))
+    assert below_heading([*lines, ""])[0] == "Failed: 1 step, for 1 reason"
 
 
 @pytest.mark.parametrize(
