@@ -15,7 +15,7 @@ from epbuild.commands.artifacts import find_models
 from epbuild.commands.artifacts import merge as merged
 from epbuild.commands.artifacts import relink as change
 from epbuild.onnxfile.edit.packaging import Packaging
-from epbuild.report.json.checks import build_comparison_document
+from epbuild.report.json.artifacts import build_comparison_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.markdown import print_markdown
 from epbuild.report.terminal.artifacts import print_comparison, print_inspection, print_inspections

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from epbuild.diff.difference import Comparison, Difference
-from epbuild.report.json.checks import build_comparison_document
+from epbuild.report.json.artifacts import build_comparison_document
 from epbuild.report.json.documents import format_json
 from epbuild.report.terminal.artifacts import print_comparison
 from tests.support.commands import epbuild, pack, write_model

@@ -60,7 +60,7 @@ DOCUMENTS = (
     _Document("inspect --json FILE", inspected.InspectedModel),
     _Document("inspect --json FILE FILE..., inspect --json FOLDER", inspected.Inspection),
     _Document("verify --json", checks.FindingsDocument),
-    _Document("diff --json", checks.ComparisonDocument),
+    _Document("diff --json", artifacts.ComparisonDocument),
     _Document("wrap --json BINARY", artifacts.WrappedDocument),
     _Document("import --json", build.ImportedDocument),
     _Document("lock --json", build.LockDocument),

@@ -1,13 +1,75 @@
-"""JSON documents of commands that write artifacts: wrap."""
+"""JSON documents of artifacts: diff and wrap."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec import field
 
 from epbuild.report.json.documents import Document, View, build_view
 
 if TYPE_CHECKING:
+    from epbuild.diff.difference import Comparison
     from epbuild.onnxfile.edit.wrapping import Wrapped
+
+
+class DifferenceView(View, frozen=True, kw_only=True):
+    """Difference between two artifacts."""
+
+    sense: str
+    """Category: `graph`, `weights`, `graph or weights`, `target`, `settings`, `toolchain`, `context` or `names`."""
+    what: str
+    """Description of what differs."""
+    kind: str
+    """Kind of the change."""
+    artifact: str
+    """Folder of the artifact, relative to the compared paths; empty if only one pair of artifacts is compared."""
+    place: tuple[str, ...]
+    """Path of the value that differs, as a list of keys."""
+    old: Any
+    """Value in the old artifact; null if there is none."""
+    new: Any
+    """Value in the new artifact; null if there is none."""
+
+
+class SizeView(View, frozen=True, kw_only=True):
+    """Size of a file in two artifacts."""
+
+    kind: str
+    """Kind of the file."""
+    name: str
+    """Name of the file."""
+    artifact: str
+    """Folder of the artifact below the compared paths; empty if only one pair of artifacts is compared."""
+    before: int | None = field(name="old")
+    """Bytes in the old artifact; null if the file is not in it."""
+    after: int | None = field(name="new")
+    """Bytes in the new artifact; null if the file is not in it."""
+
+
+class ComparisonDocument(Document, frozen=True, kw_only=True):
+    """Document that `diff --json` prints: the verdict, all differences, and the sizes of all files."""
+
+    a: str
+    """Path of the old artifact."""
+    b: str
+    """Path of the new artifact."""
+    equal: bool
+    """True if there are no differences."""
+    accepted: bool
+    """True if only bytes of contexts differ, and both recipes accept such differences."""
+    verdict: str
+    """Result of the comparison, as a sentence."""
+    senses: tuple[str, ...]
+    """Categories that differ."""
+    same: tuple[str, ...]
+    """Categories that are known to be equal."""
+    without_manifest: tuple[str, ...]
+    """Artifacts without a manifest (`A`, `B` or both). Their settings are unknown."""
+    differences: tuple[DifferenceView, ...]
+    """All differences."""
+    sizes: tuple[SizeView, ...]
+    """Sizes of all models, context binaries and data files."""
 
 
 class ValueView(View, frozen=True, kw_only=True):
@@ -43,6 +105,11 @@ class WrappedDocument(Document, frozen=True, kw_only=True):
     """Version of the SDK that wrote the binary."""
     graphs: tuple[WrappedGraphView, ...]
     """Graphs of the binary, in the order in the binary."""
+
+
+def build_comparison_document(old: str, new: str, found: Comparison) -> ComparisonDocument:
+    """Return the document of `diff --json`."""
+    return build_view(ComparisonDocument, found, a=old, b=new, equal=not found.differences)
 
 
 def build_wrapped_document(made: Wrapped) -> WrappedDocument:

@@ -1,4 +1,4 @@
-"""JSON documents of checks: verify, diff, doctor, devices and version."""
+"""JSON documents of checks: verify, doctor, devices and version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET, UnsetType, field
+from msgspec import UNSET, UnsetType
 
 from epbuild import __version__
 from epbuild.core.host import count_cpus
@@ -16,11 +16,10 @@ from epbuild.core.redact import conceal_text, redact
 from epbuild.report.json.documents import Document, View, build_view
 from epbuild.verify.findings import Finding, Outcome
 
-if TYPE_CHECKING:  # Import for types only: `verify` and `diff` do not need doctor's checks.
+if TYPE_CHECKING:  # Import for types only: `verify` does not need doctor's checks.
     from epbuild.catalog.entries import EpEntry
     from epbuild.commands.doctor.devices import EpHealth, ToolchainHealth
     from epbuild.commands.doctor.doctor import Diagnoses
-    from epbuild.diff.difference import Comparison
 
 
 class FindingView(View, frozen=True, kw_only=True):
@@ -51,65 +50,6 @@ class FindingsDocument(Document, frozen=True, kw_only=True):
     """Number of findings, by outcome."""
     findings: tuple[FindingView, ...]
     """Outcome of each check."""
-
-
-class DifferenceView(View, frozen=True, kw_only=True):
-    """Difference between two artifacts."""
-
-    sense: str
-    """Category: `graph`, `weights`, `graph or weights`, `target`, `settings`, `toolchain`, `context` or `names`."""
-    what: str
-    """Description of what differs."""
-    kind: str
-    """Kind of the change."""
-    artifact: str
-    """Folder of the artifact, relative to the compared paths; empty if only one pair of artifacts is compared."""
-    place: tuple[str, ...]
-    """Path of the value that differs, as a list of keys."""
-    old: Any
-    """Value in the old artifact; null if there is none."""
-    new: Any
-    """Value in the new artifact; null if there is none."""
-
-
-class SizeView(View, frozen=True, kw_only=True):
-    """Size of a file in two artifacts."""
-
-    kind: str
-    """Kind of the file."""
-    name: str
-    """Name of the file."""
-    artifact: str
-    """Folder of the artifact below the compared paths; empty if only one pair of artifacts is compared."""
-    before: int | None = field(name="old")
-    """Bytes in the old artifact; null if the file is not in it."""
-    after: int | None = field(name="new")
-    """Bytes in the new artifact; null if the file is not in it."""
-
-
-class ComparisonDocument(Document, frozen=True, kw_only=True):
-    """Document that `diff --json` prints: the verdict, all differences, and the sizes of all files."""
-
-    a: str
-    """Path of the old artifact."""
-    b: str
-    """Path of the new artifact."""
-    equal: bool
-    """True if there are no differences."""
-    accepted: bool
-    """True if only bytes of contexts differ, and both recipes accept such differences."""
-    verdict: str
-    """Result of the comparison, as a sentence."""
-    senses: tuple[str, ...]
-    """Categories that differ."""
-    same: tuple[str, ...]
-    """Categories that are known to be equal."""
-    without_manifest: tuple[str, ...]
-    """Artifacts without a manifest (`A`, `B` or both). Their settings are unknown."""
-    differences: tuple[DifferenceView, ...]
-    """All differences."""
-    sizes: tuple[SizeView, ...]
-    """Sizes of all models, context binaries and data files."""
 
 
 class VersionDocument(Document, frozen=True, kw_only=True):
@@ -161,11 +101,6 @@ def build_findings_document(path: Path, findings: Sequence[Finding]) -> Findings
         counts={outcome: counts[outcome] for outcome in ("failed", "skipped", "passed")},
         findings=tuple(build_view(FindingView, finding, figures=finding.figures or UNSET) for finding in findings),
     )
-
-
-def build_comparison_document(old: str, new: str, found: Comparison) -> ComparisonDocument:
-    """Return the document of `diff --json`."""
-    return build_view(ComparisonDocument, found, a=old, b=new, equal=not found.differences)
 
 
 class CheckView(View, frozen=True, kw_only=True):
