@@ -130,6 +130,8 @@ class Binary(Struct, frozen=True):
     """Option that selects the target to compile for."""
     describer: Describer | None = None
     """Library that describes binaries. None if the EP has none."""
+    sdk_attribute: str | None = None
+    """Attribute of the EP's Python module with the version of its SDK, such as `info.sdk`."""
     weights: WeightsRule | None = None
     """Weights files that belong to context binaries. None if context binaries contain their weights."""
 

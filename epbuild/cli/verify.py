@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -19,9 +19,11 @@ from epbuild.report.json.checks import build_findings_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.checks import print_findings
-from epbuild.verify.findings import Finding
+from epbuild.verify.findings import Finding, Fitness
 
 _TIMEOUT = "10m"
+_FITNESS_CODES: Mapping[Fitness, int] = {"best": 0, "runs": 4, "recompile": 5, "cannot": 6}
+_LOAD_CHECKS = ("load", "compatibility", "sdk", "here")
 
 app = make_application()
 
@@ -72,6 +74,10 @@ class Loading(OptionGroup, frozen=True, kw_only=True):
         declare_option(
             "--numbers", help="Load and run each model, and compare its outputs with those of its source model on the CPU EP."
         ),
+    ] = False
+    here: Annotated[
+        bool,
+        declare_option("--here", help="Load each model, and answer with the exit code how well this machine runs the models."),
     ] = False
     strict: Annotated[bool, declare_option("--strict", help="Fail if a model cannot be loaded or compared on this machine.")] = (
         False
@@ -198,8 +204,8 @@ _RULES = (
     ),
     Needs(
         ("--strict", "--from-memory", "--interpreter", "--device", "--option", "--custom-ops", "--timeout"),
-        ("--load", "--numbers"),
-        "--strict, --from-memory, --interpreter, --device, --option, --custom-ops and --timeout require --load or --numbers",
+        ("--load", "--numbers", "--here"),
+        "--strict, --from-memory, --interpreter, --device, --option, --custom-ops and --timeout require --load, --numbers or --here",
     ),
     Needs(("--set",), ("--recipe",), "--set changes values of the recipe that --recipe names: pass --recipe too"),
 )
@@ -207,7 +213,14 @@ _RULES = (
 
 @app.command(
     rules=_RULES,
-    exits={0: "no check failed", 1: "a check failed", 2: "the command line is invalid, or there is nothing to verify at PATH"},
+    exits={
+        0: "no check failed; with --here, this machine runs all models best",
+        1: "a check failed",
+        2: "the command line is invalid, or there is nothing to verify at PATH",
+        4: "with --here, this machine runs all models, but maybe not best",
+        5: "with --here, a model must be compiled again for this machine",
+        6: "with --here, this machine cannot run a model",
+    },
 )
 def verify(
     path: Annotated[
@@ -227,7 +240,7 @@ def verify(
 
     Checks that cannot run on this machine are listed as skipped. They are not failures, except with --strict.
     """
-    runs_models = loading.load or loading.numbers
+    runs_models = loading.load or loading.numbers or loading.here
     with WaitingRow() as waiting:
         findings = (
             _run_models(path, _build_live_options(loading, comparison), waiting)
@@ -238,7 +251,15 @@ def verify(
         print_json(build_findings_document(path, findings))
     else:
         print_findings(findings)
-    return 1 if any(finding.outcome == "failed" for finding in findings) else 0
+    return _choose_exit_code(findings)
+
+
+def _choose_exit_code(findings: Sequence[Finding]) -> int:
+    """Return the exit code. With --here, failures of loading decide how well this machine runs the models."""
+    fitness = [_FITNESS_CODES[finding.fitness] for finding in findings if finding.fitness is not None]
+    ignored = _LOAD_CHECKS if fitness else ()
+    failed = any(finding.outcome == "failed" and finding.check not in ignored for finding in findings)
+    return 1 if failed else max(fitness, default=0)
 
 
 def _run_models(path: Path, live: LiveOptions, waiting: Progress) -> Sequence[Finding]:
@@ -254,6 +275,7 @@ def _run_models(path: Path, live: LiveOptions, waiting: Progress) -> Sequence[Fi
 def _build_live_options(loading: Loading, comparison: Comparison) -> LiveOptions:
     return LiveOptions(
         numbers=loading.numbers,
+        here=loading.here,
         strict=loading.strict,
         interpreter=loading.interpreter,
         device=loading.device,

@@ -38,6 +38,7 @@ class LiveOptions(Struct, frozen=True):
     """Options for loading and comparing models, as texts from the command line."""
 
     numbers: bool = False
+    here: bool = False
     strict: bool = False
     interpreter: Path | None = None
     device: Literal["cpu", "gpu", "npu"] | None = None
@@ -145,6 +146,7 @@ def _build_live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions)
     made = (options.seed, options.samples) != (None, None) or options.ranges
     return LiveCheck(
         numbers=options.numbers,
+        here=options.here,
         strict=options.strict,
         options=LoadOptions(
             options.interpreter,

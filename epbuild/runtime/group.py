@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from .contents import Content, Contents, check_files
 from .devices import Fit, choose, process_wide
 from .operators import Places, register
+from .sdks import describe_newer_sdk
 from .variants import OpenError, Variant, find_variants, read_variants, select
 
 if TYPE_CHECKING:
@@ -163,6 +164,9 @@ def _open_session(
     if configure is not None:
         configure(model, options)
     is_compiled = model not in variant.uncompiled
+    newer = describe_newer_sdk(variant, model)
+    if newer is not None:
+        warnings.warn(newer, RuntimeWarning, stacklevel=3)  # before the session, because an EP may crash
     try:
         for ep, device in zip(variant.eps, fit.devices, strict=True) if is_compiled else ():
             if device is None:
@@ -177,7 +181,8 @@ def _open_session(
         # The fallback is disabled: it prints, tries the CPU EP, which cannot run compiled models, and hides the first error.
         return onnxruntime.InferenceSession(source, sess_options=options, enable_fallback=0)
     except Exception as error:  # ONNX Runtime's exceptions have no common base class
-        raise OpenError("EPB636", f"ONNX Runtime cannot open {file} for {variant.target}: {error}") from error
+        details = [newer] if newer is not None else []
+        raise OpenError("EPB636", f"ONNX Runtime cannot open {file} for {variant.target}: {error}", *details) from error
 
 
 def _pass_contents(options: SessionOptions, variant: Variant, file: Path, contents: Contents) -> str | bytes:

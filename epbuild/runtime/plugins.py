@@ -19,6 +19,9 @@ PLUGINS = {
 The function `get_library_path` of the module returns the path of the EP's library.
 """
 
+SDK_ATTRIBUTES = {"QNNExecutionProvider": "build_and_package_info.qnn_version"}
+"""Attribute of the EP's Python module with the version of its SDK, by EP."""
+
 SHARED_NOT_ON_CPU = {
     # Measured with 2.7.0 on x86-64: the emulator ends the process with a segmentation fault.
     "QNNExecutionProvider": "need a Snapdragon: on other machines QNN crashes when it loads them",

@@ -6,7 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -80,6 +80,8 @@ class Variant:
     """Custom operators in the models."""
     uncompiled: frozenset[str] = frozenset()
     """Names of the models that were not compiled and run on the CPU EP."""
+    sdks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Version of the SDK that compiled each model, by model and EP."""
     alone: frozenset[str] = frozenset()
     """Names of the compiled models that share no weights, in a variant whose other models do."""
 
@@ -176,6 +178,7 @@ def _read_variant(path: Path, document: Any) -> Variant:
                 _read_custom_ops(item, distributions)
                 for item in _check_list_of_dicts(document.get("custom_ops", []), "custom_ops")
             ),
+            sdks={model["name"]: _read_sdks(model) for model in models},
             alone=_find_alone(models),
             uncompiled=frozenset(model["name"] for model in models if model.get("compiled") is False),
         )
@@ -191,6 +194,11 @@ def _find_alone(models: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     keys = {model["name"]: model.get("action_key") for model in models if model.get("compiled", True)}
     counts = Counter(keys.values())
     return frozenset(name for name, key in keys.items() if counts[key] == 1) if len(counts) > 1 else frozenset()
+
+
+def _read_sdks(model: Mapping[str, Any]) -> dict[str, str]:
+    nodes = _check_list_of_dicts(model.get("ep_context_nodes", []), "ep_context_nodes")
+    return {str(node.get("source")): str(node["ep_sdk_version"]) for node in nodes if node.get("ep_sdk_version")}
 
 
 def _read_ep(ep: Mapping[str, Any], distributions: Mapping[str, str]) -> Ep:

@@ -9,6 +9,8 @@ from msgspec import Struct
 
 Outcome = Literal["passed", "failed", "skipped"]
 """Outcome of a check. `skipped`: the check was not possible, which is not a failure. The message gives the reason."""
+Fitness = Literal["best", "runs", "recompile", "cannot"]
+"""How this machine runs a compiled model, from best to worst."""
 EMIT_AGAIN = "Emit or copy it again."
 
 
@@ -43,6 +45,8 @@ class Finding(Struct, frozen=True):
     hint: str | None = None
     figures: tuple[Mapping[str, Any], ...] = ()
     """Metrics of each output if the model was run, and whether its inputs were given or generated."""
+    fitness: Fitness | None = None
+    """How this machine runs the model. None for other checks than `here`."""
 
 
 def make_failed(check: str, subject: str, flaw: Flaw) -> Finding:

@@ -41,6 +41,21 @@ def ask_compatibility(ep: dict[str, Any], device: Any, model: dict[str, Any], ch
     channel.send("compatibility", model=model["name"], ep=ep["name"], answer=answer, reason=reason)
 
 
+def report_sdks(request: dict[str, Any], channel: Any) -> None:
+    """Report the SDK's version of each EP whose package has it in an attribute."""
+    for ep in request["eps"]:
+        attribute = request["sdk_attributes"].get(ep["name"])
+        if attribute is None or ep["library"]:
+            continue
+        try:
+            version = compiling.import_package(ep)
+            for name in attribute.split("."):
+                version = getattr(version, name)
+        except (compiling.Unfit, AttributeError):  # another release of the package
+            continue
+        channel.send("sdk", ep=ep["name"], version=str(version))
+
+
 def list_devices(onnxruntime: Any, request: dict[str, Any], channel: Any) -> None:
     """Register the EPs, and report every device that ONNX Runtime offers. Releases before 1.23 offer no devices."""
     for ep in request["eps"]:
@@ -112,6 +127,7 @@ def load_models(request: dict[str, Any], channel: Any) -> None:
         return
     models = request["models"]
     devices = [compiling.open_ep(onnxruntime, ep, channel) for ep in request["eps"]]
+    report_sdks(request, channel)
     for model in models:
         for ep, device in zip(request["eps"], devices):  # noqa: B905
             ask_compatibility(ep, device, model, channel)

@@ -74,9 +74,10 @@ class Machine:
         )
         monkeypatch.setitem(sys.modules, "onnxruntime", self.module)
 
-    def install(self, module: str, *devices: Any) -> None:
+    def install(self, module: str, *devices: Any, sdk: str = "2.51.0") -> None:
         """Install a plugin package whose library offers these devices once it is registered."""
         package = ModuleType(module)
+        vars(package)["build_and_package_info"] = SimpleNamespace(qnn_version=sdk)
         library = f"/{module}/library.so"
         vars(package)["get_library_path"] = lambda: library
         self._plugins[library] = list(devices)

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import gc
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from epbuild import runtime
 from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.runtime import OpenError
-from epbuild.runtime.plugins import PLUGINS
+from epbuild.runtime.plugins import PLUGINS, SDK_ATTRIBUTES
 from tests.runtime.fake_onnxruntime import Machine, device
 
 QNN, OPENVINO = "QNNExecutionProvider", "OpenVINOExecutionProvider"
@@ -534,6 +535,24 @@ def test_runtime_and_catalog_know_the_same_packages() -> None:
         for distribution in packaging.distributions
     }
     assert plugins == PLUGINS
+    attributes = {ep: entry.binary.sdk_attribute for ep in known_eps() for entry in entries_for(ep)}
+    assert {ep: attribute for ep, attribute in attributes.items() if attribute is not None} == SDK_ATTRIBUTES
+
+
+def test_a_newer_sdk_is_reported_before_the_session_and_in_its_error(snapdragon: Machine, tmp_path: Path) -> None:
+    nodes = [{"source": QNN, "ep_sdk_version": "v2.60.0.1"}]
+    folder = emit(tmp_path / "out", models=[{"name": "relu", "file": "relu_ctx.onnx", "ep_context_nodes": nodes}])
+    newer = "the model relu was compiled with the SDK v2.60.0.1, which is newer than 2.51.0, the SDK of QNNExecutionProvider here"
+    with pytest.warns(RuntimeWarning, match=re.escape(newer)), runtime.open(folder):
+        pass
+    snapdragon.broken.add("relu_ctx")
+    with pytest.warns(RuntimeWarning):
+        assert f"{newer}; install onnxruntime-qnn==2.7.0" in refused(folder, code="EPB636")
+    snapdragon.broken.clear()
+    snapdragon.install("onnxruntime_qnn", sdk="2.60.1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        runtime.open(folder).close()
 
 
 def test_runtime_can_be_copied_into_an_application_of_python_3_10(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ class Loader:
             "members": [],
             "verbose": False,
             "lists_devices": False,
+            "sdk_attributes": {},
         }
         request["here"] = {"eps": [{}], "custom_ops": [], "node_log": None}
         text = json.dumps({**request, "models": models, **changes})

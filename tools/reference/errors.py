@@ -60,7 +60,7 @@ _TOPICS = {
     "Relinking, merging and wrapping": "620-629 668",
     "Comparing and unpacking": "630-631 637-638",
     "Loading with `epbuild.runtime`": "632-636 654",
-    "Loading and running models": "640-645",
+    "Loading and running models": "640-645 669",
     "Numbers": "646-649 665-667",
     "Comparing with `--rebuild-and-compare`": "650-653",
 }

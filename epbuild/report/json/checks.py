@@ -14,7 +14,7 @@ from epbuild import __version__
 from epbuild.core.host import count_cpus
 from epbuild.core.redact import conceal_text, redact
 from epbuild.report.json.documents import Document, View, build_view
-from epbuild.verify.findings import Finding, Outcome
+from epbuild.verify.findings import Finding, Fitness, Outcome
 
 if TYPE_CHECKING:  # Import for types only: `verify` does not need doctor's checks.
     from epbuild.catalog.entries import EpEntry
@@ -39,6 +39,8 @@ class FindingView(View, frozen=True, kw_only=True):
     """Suggested fix."""
     figures: tuple[Mapping[str, Any], ...] | UnsetType = UNSET
     """Metrics of each output, and the kind of inputs that the model was run with. Absent if the model was not run."""
+    fitness: Fitness | UnsetType = UNSET
+    """How this machine runs the model. Absent for other checks than `here`."""
 
 
 class FindingsDocument(Document, frozen=True, kw_only=True):
@@ -99,7 +101,10 @@ def build_findings_document(path: Path, findings: Sequence[Finding]) -> Findings
     return FindingsDocument(
         path=path.as_posix(),
         counts={outcome: counts[outcome] for outcome in ("failed", "skipped", "passed")},
-        findings=tuple(build_view(FindingView, finding, figures=finding.figures or UNSET) for finding in findings),
+        findings=tuple(
+            build_view(FindingView, finding, figures=finding.figures or UNSET, fitness=finding.fitness or UNSET)
+            for finding in findings
+        ),
     )
 
 

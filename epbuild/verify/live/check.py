@@ -19,6 +19,7 @@ from epbuild.verify.contexts import list_sharing_sets
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Finding, Outcome, format_sentence
 from epbuild.verify.live.comparison import NumbersFindings, OutputComparison
+from epbuild.verify.live.fitness import make_cannot, report_fitness, report_sdks
 from epbuild.verify.live.session import CannotLoad, LoadOptions, open_artifact_session
 from epbuild.verify.live.source import Sources
 from epbuild.verify.live.worker import Attempt, Load, Session, run_models
@@ -38,6 +39,8 @@ class LiveCheck(Struct, frozen=True):
 
     numbers: bool = False
     """True to compare models with their sources."""
+    here: bool = False
+    """True to report how this machine runs each model."""
     strict: bool = False
     """True to report a skipped check as a failure, except a skipped `compatibility` check."""
     options: LoadOptions = field(default_factory=LoadOptions)
@@ -65,7 +68,7 @@ def list_model_names(artifact: ArtifactFolder) -> dict[str, str]:
 def check_live(
     artifact: ArtifactFolder, check: LiveCheck, lines: ProgressLines, faulty: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Finding]:
-    """Check every compiled model of an artifact, and yield `load`, `compatibility` and `numbers` findings.
+    """Check every compiled model of an artifact, and yield `sdk`, `load`, `compatibility`, `here` and `numbers` findings.
 
     `faulty` has the files of models that must not be loaded, with the reason as the end of a sentence. Models that would be
     open together with a faulty model are not loaded either. `lines` receives the progress of slow work. Raises
@@ -86,7 +89,7 @@ def _check_batches(
     batches = []
     for batch in _make_batches(artifact, list_model_names(artifact)):
         if any(model.file in faulty for _, model in batch.models):
-            yield from _report_not_loaded(batch, artifact, faulty)
+            yield from _report_not_loaded(batch, artifact, check, faulty)
         else:
             batches.append(batch)
     if not batches:
@@ -96,20 +99,25 @@ def _check_batches(
     except CannotLoad as reason:
         for batch in batches:
             for _, model in batch.models:
-                yield Finding("load", artifact.format_path(model.file), "skipped", format_sentence(str(reason)))
+                subject = artifact.format_path(model.file)
+                yield Finding("load", subject, "skipped", format_sentence(str(reason)))
+                if check.here:
+                    yield make_cannot(subject, str(reason))
         return
     for batch in batches:
         with tempfile.TemporaryDirectory(prefix="epbuild-verify-", ignore_cleanup_errors=True) as folder:
             yield from _check_batch(batch, artifact, session, check, Path(folder))
 
 
-def _report_not_loaded(batch: _Batch, artifact: ArtifactFolder, faulty: Mapping[str, str]) -> Iterator[Finding]:
+def _report_not_loaded(batch: _Batch, artifact: ArtifactFolder, check: LiveCheck, faulty: Mapping[str, str]) -> Iterator[Finding]:
     """Report that no model of a batch is loaded, because one of them is faulty."""
     first = next(model.file for _, model in batch.models if model.file in faulty)
     together = f"it would be loaded together with {artifact.format_path(first)}, which failed a check"
     for _, model in batch.models:
-        message = f"It was not loaded, because {faulty.get(model.file, together)}."
-        yield Finding("load", artifact.format_path(model.file), "skipped", message)
+        subject, reason = artifact.format_path(model.file), faulty.get(model.file, together)
+        yield Finding("load", subject, "skipped", f"It was not loaded, because {reason}.")
+        if check.here:
+            yield make_cannot(subject, reason)
 
 
 def _check_batch(batch: _Batch, artifact: ArtifactFolder, session: Session, check: LiveCheck, scratch: Path) -> Iterator[Finding]:
@@ -120,8 +128,13 @@ def _check_batch(batch: _Batch, artifact: ArtifactFolder, session: Session, chec
     shown = {name: artifact.format_path(model.file) for name, model in batch.models}
     attempt = run_models(list(loads.values()), session, scratch)
     hint = "There is no manifest with the EP's options. Set them with --option." if artifact.manifest is None else None
-    yield from _report_loads(attempt, shown, session, hint)
+    models = dict(batch.models)
+    yield from report_sdks(attempt, models, shown, session)
+    opened = list(_report_loads(attempt, shown, session, hint))
+    yield from opened
     yield from _report_compatibility(attempt, shown, loads)
+    if check.here:
+        yield from report_fitness(attempt, models, shown, opened)
     if not check.numbers:
         return
     inputs = {name: model.header.inputs for name, model in batch.models if not isinstance(model.header, str)}

@@ -167,6 +167,7 @@ def _run(
         "members": [],
         "verbose": verbose,
         "lists_devices": lists_devices,
+        "sdk_attributes": {ep.entry.ep: attribute for ep in session.eps if (attribute := ep.entry.binary.sdk_attribute)},
         "models": [_make_model_request(load, session) for load in loads],
     }
     with process_failures("process that loads the models"):
