@@ -30,7 +30,7 @@ models:
   plain: plain.onnx
   prepared:
     path: prepared.onnx
-    prepare: [{run: [python, copy.py, "${in}", "${out}"], files: [copy.py], toolchain: linux}]
+    prepare: [{run: [python, duplicate.py, "${in}", "${out}"], files: [duplicate.py], toolchain: linux}]
 targets:
   linux: {toolchain: linux, ep: QNNExecutionProvider, provider_options: {OPTIONS}}
   windows: {toolchain: windows, ep: QNNExecutionProvider, provider_options: {OPTIONS}}
@@ -57,7 +57,7 @@ def machine(kind: type[Project], folder: Path, lock: Path | None = None) -> Proj
     folder.mkdir()
     for seed, name in enumerate(MODELS):
         write_model(folder / f"{name}.onnx", seed, width=16)
-    (folder / "copy.py").write_text(COPY, encoding="utf-8")
+    (folder / "duplicate.py").write_text(COPY, encoding="utf-8")
     text = RECIPE
     for name, value in TEXTS.items():
         text = text.replace(name, value)
