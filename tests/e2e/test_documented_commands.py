@@ -101,7 +101,9 @@ class Machine:
                 code = self._shell(text, output.fileno())
             output.seek(0)
             self.code = code
-            return code, output.read().decode("utf-8")
+            printed = output.read().decode("utf-8")
+            # Windows separates folders with a backslash.
+            return code, printed if self.programs == PROGRAMS else printed.replace("\\", "/")
 
     def _shell(self, text: str, output: int) -> int:
         state = self.folder / "state"
