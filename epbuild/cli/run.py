@@ -19,7 +19,7 @@ from epbuild.engine.events import Progress
 from epbuild.report.json.build import build_coverage_document, plan_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.listeners import Listener, WaitingRow
-from epbuild.report.terminal.coverage import CoverageList, print_coverage, print_coverage_markdown
+from epbuild.report.terminal.coverage import CoverageList, print_coverage, print_coverage_details, print_coverage_markdown
 from epbuild.report.terminal.plan import print_plan
 from epbuild.report.terminal.progress import make_coverage_reporter, make_reporter
 from epbuild.session.build_result import BuildFailed
@@ -205,7 +205,10 @@ def build_and_watch(watch: SourceWatch, listening: Callable[[], AbstractContextM
             return code
 
 
-_COVERAGE_RULES = (Excludes(("--markdown",), ("--json",), "--markdown and --json cannot be combined"),)
+_COVERAGE_RULES = (
+    Excludes(("--markdown",), ("--json",), "--markdown and --json cannot be combined"),
+    Excludes(("--details",), ("--markdown", "--json"), "--markdown and --json have all details, so they exclude --details"),
+)
 
 
 @app.command(rules=_COVERAGE_RULES, exits={0: "the coverage was shown, even if models failed or do not meet `expect`"})
@@ -217,6 +220,9 @@ def coverage(
     locked: arguments.Locked = False,
     remote: arguments.RemoteReading,
     settings: arguments.Settings,
+    details: Annotated[
+        bool, declare_option("--details", help="List size, time and accuracy of each model for each target.")
+    ] = False,
     markdown: Annotated[bool, declare_option("--markdown", help="Print a Markdown table.")] = False,
     json: arguments.Json = False,
 ) -> int:
@@ -242,6 +248,8 @@ def coverage(
         print_json(build_coverage_document(found.rows))
     elif markdown:
         print_coverage_markdown(found.rows)
+    elif details:
+        print_coverage_details(found.rows)
     else:
         print_coverage(found.rows)
     return 0

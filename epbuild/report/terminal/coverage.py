@@ -1,26 +1,27 @@
-"""Tables of coverage by model and target.
+"""Coverage by model and target.
 
-Coverage: 3 models for 1 target: 1 whole, 1 partial, 1 failed
-yolo   phone                                            whole   6.7 MB    1.1 s
-enc    phone                                      36 fallback  35.2 MB    6.3 s
-  16 DynamicQuantizeLinear, 16 MatMulInteger, 3 DequantizeLinear and 1 Gather.
+Coverage: 3 models for 2 targets: 2 whole, 3 partial, 1 failed
+       phone-SM8650  phone-SM8750
+yolo   whole         whole
+enc    36 fallback   36 fallback
+cls    failed        2 fallback
+enc: 16 DynamicQuantizeLinear, 16 MatMulInteger, 3 DequantizeLinear and 1 Gather.
   Operators of type `MatMulInteger` are not supported by QNN EP (16 nodes)
-cls    phone                                           failed
-  Unable to compile any nodes
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from epbuild.core.errors import escape_controls
 from epbuild.core.units import format_count
 from epbuild.engine.events import Event, StepFailed, StepFinished
-from epbuild.report.formatting import Table, format_code, format_size
+from epbuild.report.formatting import Table, format_code, format_size, join_names
 from epbuild.report.listeners import Listener, WaitingRow
-from epbuild.report.terminal.screen import BOLD, DIM, WIDTH, has_colors, paint, print_line, print_lines, wrap
+from epbuild.report.terminal.screen import BOLD, DIM, WIDTH, get_width, has_colors, paint, print_line, print_lines, wrap
 from epbuild.session.events import Coverage, ModelCovered
 
 _INDENT = "  "
@@ -33,6 +34,21 @@ _COLORS: Mapping[Coverage, str] = {
     "failed": "31",
     "not built": DIM,
 }
+_COMPLETE = {"whole", "on the CPU"}
+_LETTERS: Mapping[Coverage, str] = {
+    "whole": "W",
+    "partial": "P",
+    "on the CPU": "C",
+    "failed verify": "V",
+    "failed": "F",
+    "not built": "N",
+}
+_COMPILES = ("compile:", "share:")
+_LEGEND = "W whole, number of fallback nodes, C on the CPU, V failed verify, F failed, N not built"
+MAX_MODELS = 24
+"""Maximum number of models that a build and a report list."""
+_MAX_TARGETS = 3
+_MIN_WIDTH = 40
 _MAX_REASON = 600
 _MAX_ROWS = 10_000
 _FIGURES = {"cosine": "cosine {:.6f}", "snr_db": "{:.0f} dB"}
@@ -40,23 +56,46 @@ _EXPECTATION_CODES = {"EPB609", "EPB655"}
 """Codes of problems with compiled models that do not meet the recipe's expectations."""
 
 
+class _Column(NamedTuple):
+    """Column of a matrix, for one target or several with equal outcomes."""
+
+    target: str
+    head: str
+    cells: tuple[str, ...]
+    width: int
+
+
+_FormatCell = Callable[[ModelCovered | None], str]
+
+
 class CoverageList:
     """Collector of a build's coverage, in plan order."""
 
     def __init__(self) -> None:
         self.rows: list[ModelCovered] = []
+        self._is_partial = False
 
     def report(self, event: Event, /) -> None:
-        if isinstance(event, ModelCovered):
-            self.rows.append(event)
+        match event:
+            case StepFinished(step, "current") if step.startswith(_COMPILES):
+                self._is_partial = True  # a build covers only the models that it compiled or restored
+            case ModelCovered():
+                self.rows.append(event)
 
     def format_lines(self, shown: frozenset[str] = frozenset()) -> list[str]:
         """Return the coverage table if there are several models. Omit the reasons for the steps in `shown`."""
-        return [*format_coverage(self.rows, shown), ""] if len(self.rows) > 1 else []
+        if len(self.rows) < 2:
+            return []
+        heading = "Coverage in this build" if self._is_partial else "Coverage"
+        return [*format_coverage(self.rows, shown, MAX_MODELS, heading), ""]
 
 
 def print_coverage(rows: Sequence[ModelCovered]) -> None:
     print_lines(format_coverage(rows))
+
+
+def print_coverage_details(rows: Sequence[ModelCovered]) -> None:
+    print_lines(_format_details(rows))
 
 
 def print_coverage_markdown(rows: Sequence[ModelCovered]) -> None:
@@ -64,20 +103,142 @@ def print_coverage_markdown(rows: Sequence[ModelCovered]) -> None:
 
 
 def format_coverage(
-    rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset(), total: Sequence[ModelCovered] | None = None
+    rows: Sequence[ModelCovered],
+    shown: frozenset[str] = frozenset(),
+    max_models: int | None = None,
+    heading: str = "Coverage",
+    width: int | None = None,
 ) -> Iterator[str]:
-    """Yield a summary, and lines with the outcome and fallback nodes of each model and target.
+    """Yield a summary, a matrix of models and targets, and the reasons for missing coverage.
 
-    Reasons for the steps in `shown` are omitted. If `rows` is only a part of all rows, `total` contains all rows.
+    Reasons for the steps in `shown` are omitted. If there are more than `max_models` models, list only models that are not whole.
+    `width` is the number of columns, by default that of the terminal.
     """
     color = has_colors(sys.stdout)
-    yield f"{paint('Coverage', BOLD, color)}: {_format_summary(rows if total is None else total)}"
+    width = get_width() if width is None else width
+    first, *others = wrap(f"{heading}: {_format_summary(rows)}", others=_INDENT, width=max(width, WIDTH))
+    yield from (first.replace(heading, paint(heading, BOLD, color), 1), *others)
+    models: dict[str, dict[str, ModelCovered]] = {}
+    for row in rows:
+        models.setdefault(row.model, {})[row.target] = row
+    targets = list(dict.fromkeys(row.target for row in rows))
+    listed = dict(models)
+    if max_models is not None and len(models) > max_models:
+        incomplete = [name for name, cells in models.items() if any(cell.outcome not in _COMPLETE for cell in cells.values())]
+        listed = {name: models[name] for name in incomplete[:max_models]}
+    yield from _format_matrix(listed, targets, max(width, _MIN_WIDTH), color)
+    if len(listed) < len(models):
+        whole = sum(all(cell.outcome in _COMPLETE for cell in cells.values()) for cells in models.values())
+        yield (
+            f"and {format_count(len(models) - len(listed), 'more model')}, {whole} of them complete" if listed else "all complete"
+        )
+    yield from _format_reasons([row for cells in listed.values() for row in cells.values()], shown, len(targets), color)
+
+
+def _format_matrix(
+    models: Mapping[str, Mapping[str, ModelCovered]], targets: Sequence[str], width: int, color: bool
+) -> Iterator[str]:
+    """Yield a line for each model, with a column for each target.
+
+    If the columns do not fit, the common start of the targets' names is written only once, and then equal columns are merged. If they
+    still do not fit, the outcomes are letters, and the columns continue in another block of lines.
+    """
+    if not models:
+        return
+
+    def lay_out(merges: bool, prefix: str, format_cell: _FormatCell) -> tuple[int, list[_Column]]:
+        groups = _merge_equal(models, targets) if merges else [[target] for target in targets]
+        first = max(len(escape_controls(name)) for name in (*models, prefix)) + _GAP
+        return first, [_make_column(group, models, prefix, format_cell) for group in groups]
+
+    start = targets[0].rpartition("-")[0] + "-"
+    prefix = start if len(start) > 1 and all(target.startswith(start) for target in targets) else ""
+    for merges, start, format_cell in (
+        (False, "", _format_outcome),
+        (False, prefix, _format_outcome),
+        (True, prefix, _format_outcome),
+    ):
+        first, columns = lay_out(merges, start, format_cell)
+        if first + sum(column.width for column in columns) - _GAP <= width:
+            break
+    else:
+        first, columns = lay_out(True, start := prefix, _format_letter)
+        yield from (paint(line, DIM, color) for line in wrap(_LEGEND, width=width))
+    while columns:
+        room, count = width - first + _GAP, 0
+        for column in columns:
+            room -= column.width
+            count += room >= 0
+        count = max(count, 1)
+        yield from _format_block(models, columns[:count], first, start, color)
+        columns = columns[count:]
+
+
+def _format_block(
+    models: Mapping[str, Mapping[str, ModelCovered]], columns: Sequence[_Column], first: int, start: str, color: bool
+) -> Iterator[str]:
+    heads = "".join(f"{column.head:<{column.width}}" for column in columns)
+    yield paint(f"{escape_controls(start):<{first}}{heads}".rstrip(), DIM, color)
+    for number, (name, cells) in enumerate(models.items()):
+        line = f"{escape_controls(name):<{first}}"
+        for column in columns:
+            row, text = cells.get(column.target), column.cells[number]
+            line += (paint(text, _COLORS[row.outcome], color) if row is not None else text) + " " * (column.width - len(text))
+        yield line.rstrip()
+
+
+def _make_column(
+    targets: Sequence[str], models: Mapping[str, Mapping[str, ModelCovered]], prefix: str, format_cell: _FormatCell
+) -> _Column:
+    more = f" +{len(targets) - 1}" if len(targets) > 1 else ""
+    head = f"{escape_controls(targets[0].removeprefix(prefix))}{more}"
+    texts = tuple(format_cell(cells.get(targets[0])) for cells in models.values())
+    return _Column(targets[0], head, texts, max(map(len, (head, *texts))) + _GAP)
+
+
+def _merge_equal(models: Mapping[str, Mapping[str, ModelCovered]], targets: Sequence[str]) -> list[list[str]]:
+    """Return the targets, in groups for which all models have equal outcomes."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for target in targets:
+        outcomes = tuple(_format_outcome(cells.get(target)) for cells in models.values())
+        groups.setdefault(outcomes, []).append(target)
+    return list(groups.values())
+
+
+def _format_outcome(row: ModelCovered | None) -> str:
+    if row is None:
+        return "-"
+    return f"{row.outside.count} fallback" if row.outcome == "partial" and row.outside is not None else row.outcome
+
+
+def _format_letter(row: ModelCovered | None) -> str:
+    if row is None:
+        return "-"
+    return str(row.outside.count) if row.outcome == "partial" and row.outside is not None else _LETTERS[row.outcome]
+
+
+def _format_reasons(rows: Sequence[ModelCovered], shown: frozenset[str], targets: int, color: bool) -> Iterator[str]:
+    """Yield each reason for missing coverage once, with its model and targets."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        reason = _format_reason(row)
+        if reason and not _is_shown(row, shown):
+            reasons.setdefault((row.model, reason), []).append(row.target)
+    for (model, reason), found in reasons.items():
+        where = "" if len(found) == targets else f" for {join_names(found, _MAX_TARGETS)}"
+        for line in wrap(f"{model}{where}: {reason}", others=_INDENT, long_words=False):
+            yield paint(line, DIM, color)
+
+
+def _format_details(rows: Sequence[ModelCovered]) -> Iterator[str]:
+    """Yield a summary, and lines with outcome, size, time and accuracy of each model and target."""
+    color = has_colors(sys.stdout)
+    yield f"{paint('Coverage', BOLD, color)}: {_format_summary(rows)}"
     cells = list(map(_format_cells, rows))
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
     widths = [width + _GAP if width else 0 for width in widths]
-    room = WIDTH - sum(widths)
+    room = max(get_width(), _MIN_WIDTH) - sum(widths)
     model = max((len(escape_controls(row.model)) for row in rows), default=0) + _GAP
-    first_targets: dict[tuple[str, str], str] = {}
     for row, values in zip(rows, cells, strict=True):
         name = f"{escape_controls(row.model):<{model}}{escape_controls(row.target)}"
         if len(name) > room:
@@ -85,14 +246,7 @@ def format_coverage(
             name = ""
         outcome, *others = (f"{value:>{width}}" for value, width in zip(values, widths, strict=True))
         yield f"{name:<{room}}{paint(outcome, _COLORS[row.outcome], color)}{''.join(others)}".rstrip()
-        reason = _format_reason(row)
-        if _is_shown(row, shown) or not reason:
-            continue
-        first = first_targets.setdefault((row.model, reason), row.target)
-        if first != row.target:
-            reason = f"same as {first}"
-        for line in wrap(reason, width=WIDTH - len(_INDENT), long_words=False):
-            yield _INDENT + paint(line, DIM, color)
+    yield from _format_reasons(rows, frozenset(), len({row.target for row in rows}), color)
 
 
 def format_coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset()) -> Table:
@@ -128,11 +282,10 @@ def _is_shown(row: ModelCovered, shown: frozenset[str]) -> bool:
 
 def _format_cells(row: ModelCovered) -> tuple[str, str, str, str]:
     """Return outcome, size, time and accuracy."""
-    outcome = f"{row.outside.count} fallback" if row.outcome == "partial" and row.outside is not None else row.outcome
     size = format_size(row.size) if row.size is not None else ""
     seconds = f"{row.seconds:,.1f} s" if row.seconds is not None else ""
     accuracy = (_FIGURES.get(name, f"{name} {{:g}}").format(value) for name, value in (row.accuracy or {}).items())
-    return outcome, size, seconds, ", ".join(accuracy)
+    return _format_outcome(row), size, seconds, ", ".join(accuracy)
 
 
 class CoverageProgress(Listener):

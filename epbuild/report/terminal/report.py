@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from epbuild.commands.reporting.changes import ComparedModel, ModelChange, ReportedAgainst
 from epbuild.commands.reporting.recipe_values import ReportedCoverage
 from epbuild.commands.reporting.values import Report, ReportedBuild
 from epbuild.core.units import format_count
 from epbuild.plan.result import FallbackNode
+from epbuild.plan.verification import make_verification_id
 from epbuild.publish.sizes import SharingSaved
 from epbuild.report.formatting import format_local_time, format_size, shorten_list
 from epbuild.report.terminal.changes import SizeChange, format_all_sharing, format_size_table, format_times
-from epbuild.report.terminal.coverage import format_coverage
+from epbuild.report.terminal.coverage import MAX_MODELS, format_coverage
 from epbuild.report.terminal.event_lines import format_counts
 from epbuild.report.terminal.failures import format_failures
 from epbuild.report.terminal.screen import BOLD, has_colors, paint, print_lines, wrap
@@ -32,7 +33,6 @@ _MAX_LINES = 20
 _MIN_SECONDS = 1.0
 _MIN_PART = 0.2
 """Minimum relative difference between times. Smaller differences are omitted as noise."""
-_MAX_MODELS = 24
 _OUTCOMES = {
     "built": ("built", "emitted"),
     "restored": ("restored",),
@@ -54,7 +54,8 @@ def report_lines(report: Report) -> Iterator[str]:
     yield from _format_head(report)
     if report.coverage:
         yield ""
-        yield from _format_coverage(report.coverage)
+        failed = frozenset(step for failure in report.failures for step in failure.steps)
+        yield from format_coverage([*map(_to_covered, report.coverage)], failed, MAX_MODELS)
     sections = (
         format_failures(report.failures),
         *format_all_sharing([SharingSaved(row.step, row.alone, row.shared, row.measured, row.made) for row in report.sharing]),
@@ -91,16 +92,6 @@ def _format_build(build: ReportedBuild, here: str) -> str:
     return f"Last build: {format_local_time(build.began)}{where}, {build.seconds:,.1f} s{ended}" + (f": {came}" if came else "")
 
 
-def _format_coverage(rows: Sequence[ReportedCoverage]) -> Iterator[str]:
-    """Yield the coverage table. If there are many models, list only models that are not whole."""
-    shown = rows
-    if len(rows) > _MAX_MODELS:
-        shown = [row for row in rows if row.outcome not in ("whole", "on the CPU")][:_MAX_MODELS]
-    yield from format_coverage([*map(_to_covered, shown)], total=[*map(_to_covered, rows)])
-    if len(shown) < len(rows):
-        yield f"and {len(rows) - len(shown)} more"
-
-
 def _to_covered(row: ReportedCoverage) -> ModelCovered:
     nodes = tuple(FallbackNode(node, found.operator, found.reason) for found in row.outside for node in found.nodes)
     outside = FallbackNodes(row.member, row.fallback_nodes, nodes) if row.fallback_nodes is not None else None
@@ -115,6 +106,7 @@ def _to_covered(row: ReportedCoverage) -> ModelCovered:
         row.size,
         row.seconds,
         row.accuracy,
+        make_verification_id(row.group, row.target) if row.outcome == "failed verify" else None,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -87,6 +88,11 @@ def is_screen(stream: Any) -> bool:
         return enable_sequences(stream.fileno())
     except (AttributeError, io.UnsupportedOperation):  # a stream of the calling program
         return True
+
+
+def get_width() -> int:
+    """Return the width of tables: that of the terminal, or 80 columns elsewhere."""
+    return shutil.get_terminal_size((WIDTH, 24)).columns if is_screen(sys.stdout) else WIDTH
 
 
 def is_github_actions() -> bool:
