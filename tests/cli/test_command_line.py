@@ -121,7 +121,7 @@ def test_the_json_version_has_what_a_bug_report_needs(capsys: pytest.CaptureFixt
         ),
         (
             ["verify", "dist", "--timeout", "10m"],
-            "--strict, --interpreter, --device, --option, --custom-ops and --timeout require ",
+            "--strict, --from-memory, --interpreter, --device, --option, --custom-ops and --timeout require ",
         ),
         (["verify", "dist", "--numbers", "--set", "vars.a=b"], "--set changes values of the recipe that --recipe names: "),
     ],
