@@ -600,6 +600,7 @@ TENSORRT_TOO = "    eps: [{ep: openvino, device: CPU}, {ep: TensorrtExecutionPro
             "Add onnxruntime, contoso-ep to the toolchain's packages.",
         ),
         (CONTOSO_TARGET, "onnxruntime", None),
+        (CONTOSO_TARGET, "onnxruntime-windowsml", None),
     ],
 )
 def test_a_toolchain_without_its_targets_ep_is_refused_with_packages_to_add(
@@ -614,6 +615,12 @@ def test_a_toolchain_without_its_targets_ep_is_refused_with_packages_to_add(
     ("packages", "lines", "code", "message"),
     [
         ("onnxruntime, onnxruntime-openvino", TARGET, "EPB258", "onnxruntime and onnxruntime-openvino exclude each other"),
+        (
+            "onnxruntime-windowsml, onnxruntime-qnn",
+            TARGET,
+            "EPB258",
+            "onnxruntime-windowsml and onnxruntime-qnn (which installs onnxruntime) exclude each other",
+        ),
         (
             "onnxruntime-openvino, onnxruntime-qnn",
             TARGET,
