@@ -18,6 +18,8 @@ from epbuild.core.shown import format_path
 CLOSE_PROGRAM = "Close the program that uses it, and run the command again."
 """Hint for a file from `describe_use`."""
 
+_ANSWER = "use"
+"""Attribute of an error that keeps the result of `describe_use`."""
 _PAUSES_SECONDS = (0.01, 0.05, 0.2, 0.5)
 _MAX_FILES = 1000
 _ACCESS_DENIED = 5
@@ -58,7 +60,18 @@ def discard(path: Path) -> None:
 
 
 def describe_use(error: OSError) -> str | None:
-    """Return which file another program uses, as a sentence without a full stop. Return None if the error has another cause."""
+    """Return which file another program uses, as a sentence without a full stop. Return None if the error has another cause.
+
+    The answer is kept in the error, so that callers of `retry_in_use` do not search for the program again.
+    """
+    known = vars(error)
+    if _ANSWER not in known:
+        known[_ANSWER] = _search_use(error)
+    answer: str | None = known[_ANSWER]
+    return answer
+
+
+def _search_use(error: OSError) -> str | None:
     code = getattr(error, "winerror", None)
     if code != _ACCESS_DENIED and code not in _SHARING_VIOLATIONS:
         return None

@@ -436,6 +436,14 @@ def test_file_in_use_is_named_with_its_program(tmp_path: Path, monkeypatch: pyte
     assert manager.sessions == 0
 
 
+def test_program_that_uses_a_file_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    know_users(monkeypatch, {tmp_path / "a": (12, "Notepad")})
+    error = make_sharing_violation(str(tmp_path / "a"))
+    used = describe_use(error)
+    know_users(monkeypatch, {})  # the program has ended
+    assert describe_use(error) == used == f"{tmp_path / 'a'} is used by Notepad (process 12)"
+
+
 def test_file_in_use_by_an_unknown_program_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     know_users(monkeypatch, {})
     assert describe_use(make_sharing_violation(str(tmp_path / "a"))) == f"{tmp_path / 'a'} is used by another program"
