@@ -13,15 +13,17 @@ from epbuild.core.errors import EpbuildError
 from epbuild.core.units import format_count
 from epbuild.plan.possible import find_obstacles
 from epbuild.report.ci.sarif import SarifDocument
+from epbuild.report.formatting import join_names
 from epbuild.report.json.build import ValidationDocument
 from epbuild.report.json.documents import build_problem_views, print_json
 from epbuild.report.listeners import write_document
 from epbuild.report.terminal.problems import print_warnings
-from epbuild.report.terminal.screen import print_line
+from epbuild.report.terminal.screen import print_line, print_lines, wrap
 from epbuild.session.planning import read_plan
 from epbuild.session.request import Request
 
 app = make_application()
+_MAX_NAMED = 5
 _RULES = (Excludes(("--explain",), ("--json",), "--explain and --json cannot be combined"),)
 
 
@@ -77,6 +79,7 @@ def _validate(
             raise
         print_json(ValidationDocument(recipe=str(recipe), valid=False, problems=build_problem_views(error.problems)))
         return error.exit_code
+    unread = plan.list_unread_models()
     notes = find_obstacles(list(plan.session_groups.values()), sys.platform)
     if sarif is not None:
         document = SarifDocument(recipe)
@@ -85,11 +88,17 @@ def _validate(
         write_document(sarif, document.text(None))
     if json:
         warnings, here = map(build_problem_views, (plan.warnings, notes))
-        print_json(ValidationDocument(recipe=str(recipe), valid=True, warnings=warnings, notes=here))
+        print_json(ValidationDocument(recipe=str(recipe), valid=True, warnings=warnings, notes=here, unread=tuple(unread)))
         return 0
     print_warnings(plan.warnings, all_warnings=all_warnings)
     print_warnings(notes, "note", all_warnings=all_warnings)
     counts = {"model": loaded.models, "target": loaded.targets, "group": loaded.groups, "step": plan.steps}
     if not quiet:
         print_line(f"{recipe} is valid: " + ", ".join(format_count(len(items), noun) for noun, items in counts.items()))
+        if unread:
+            count, names = format_count(len(unread), "model"), join_names(unread, _MAX_NAMED)
+            were = "was not checked, because it has" if len(unread) == 1 else "were not checked, because they have"
+            print_lines(
+                wrap(f"{count} {were} not been fetched or made yet: {names}. `epbuild run` checks every model.", others="  ")
+            )
     return 0

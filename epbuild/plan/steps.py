@@ -402,6 +402,12 @@ class Plan(Struct, frozen=True, dict=True):
             {model.name: (model, files) for action in self.actions.values() for model, files in action.source_models}.values()
         )
 
+    def list_unread_models(self) -> list[str]:
+        """Return the names of source models whose files are unknown, because they have not been fetched or made yet."""
+        names = dict.fromkeys(member.model.origin.name for group in self.session_groups.values() for member in group.members)
+        known = {model.name for model, _ in self.sources()}
+        return [name for name in names if name not in known]
+
     def toolchains(self) -> dict[str, ToolchainNeeds]:
         """Return the toolchains of the plan's actions, by name. Each has the combined needs of its actions."""
         found: dict[str, ToolchainNeeds] = {}

@@ -116,6 +116,16 @@ def test_a_valid_recipe_is_summarized_without_errors(wrong: Path) -> None:
     assert done.stdout.startswith("epbuild.yaml is valid: 1 model, 1 target, 1 group, ")
 
 
+def test_models_that_were_not_fetched_are_named_as_unchecked(wrong: Path) -> None:
+    (wrong / "epbuild.yaml").write_text(RECIPE.replace("relu: relu.onnx", 'relu: "package:zoo==1.0/relu.onnx"'), encoding="utf-8")
+    done = epbuild(wrong, "validate")
+    assert done.stdout.splitlines()[1:] == [
+        "1 model was not checked, because it has not been fetched or made yet: relu.",
+        "  `epbuild run` checks every model.",
+    ]
+    assert json.loads(epbuild(wrong, "validate", "--json").stdout)["unread"] == ["relu"]
+
+
 def test_a_missing_recipe_has_no_summary(tmp_path: Path) -> None:
     done = epbuild(tmp_path, "validate", "nowhere.yaml")
     assert done.returncode == 2

@@ -100,6 +100,8 @@ class ValidationDocument(Document, frozen=True, kw_only=True):
     """Warnings."""
     notes: tuple[ProblemView, ...] = ()
     """Notes about steps that this machine cannot build."""
+    unread: tuple[str, ...] = ()
+    """Models that were not checked, because they have not been fetched or made yet."""
 
 
 class LeftView(View, frozen=True, kw_only=True):
