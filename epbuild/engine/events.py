@@ -155,6 +155,10 @@ class StepFailed(Event, frozen=True):
     """True if the step failed in an earlier build and was not retried, because no input has changed."""
     seconds: float = 0.0
     """Duration; 0 if the step was not run."""
+    file: str | None = None
+    """File of the recipe that defines the step's group, model or output."""
+    line: int | None = None
+    """Line of this definition in `file`, from 1."""
 
 
 class Warned(Event, frozen=True):

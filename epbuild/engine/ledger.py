@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from epbuild.core.errors import EpbuildError, Problem
+from epbuild.core.errors import EpbuildError, Position, Problem
 from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFailed, StepFinished, StepsCurrent
 from epbuild.engine.scheduler import Cost
 from epbuild.engine.tally import Tally
@@ -17,12 +17,19 @@ from epbuild.engine.tally import Tally
 class Ledger:
     """Thread-safe recorder of the outcomes of a build's steps."""
 
-    def __init__(self, steps: Mapping[str, Sequence[str]], progress: Progress) -> None:
+    def __init__(
+        self,
+        steps: Mapping[str, Sequence[str]],
+        progress: Progress,
+        find_position: Callable[[str], Position | None] = lambda action: None,
+    ) -> None:
+        """`find_position` returns the position of an action's definition in the recipe, by the id of the action."""
         self.outcomes: dict[str, Outcome] = {}
         self.exit_code = 0
         self.steps = steps
         """Steps of each action."""
         self._progress = progress
+        self._find_position = find_position
         self._tally = Tally({}, {}, 1)
         self._end_lock = threading.Lock()
         """Lock for counting and reporting the end of a step, so that reported counts never decrease."""
@@ -62,11 +69,12 @@ class Ledger:
         if not allowed:
             self.exit_code = max(self.exit_code, error.exit_code)
         steps = self.steps[action]
-        failed = find_faulty_step(steps, error.problems)
+        failed, where = find_faulty_step(steps, error.problems), self._find_position(action)
+        file, line = (where.file, where.line) if where is not None else (None, None)
         with self._end_lock:
             self.outcomes[failed] = "allowed" if allowed else "failed"
             progress = self._tally.end(failed, compiled=False)
-            self._progress.report(StepFailed(failed, error.problems, progress, allowed, remembered, seconds))
+            self._progress.report(StepFailed(failed, error.problems, progress, allowed, remembered, seconds, file, line))
         for step in steps:
             if step != failed:
                 self.end(StepFinished(step, "skipped", 0.0))

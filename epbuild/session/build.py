@@ -14,7 +14,7 @@ import msgspec
 from epbuild.actions.types import get_action_type, read_result
 from epbuild.cache.state import Measurement
 from epbuild.core.digest import Count
-from epbuild.core.errors import Cancelled, EpbuildError, Problem, StepId, StoreError, VerifyError
+from epbuild.core.errors import Cancelled, EpbuildError, Position, Problem, StepId, StoreError, VerifyError
 from epbuild.core.shown import format_path
 from epbuild.engine.byte_progress import count_step_bytes
 from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFinished, StepOutput, StepStarted, Warned
@@ -24,10 +24,12 @@ from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Cost, Runnable
 from epbuild.plan.key import compute_action_key, describe_differences
 from epbuild.plan.made import Made
+from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import ActionResult, make_action_record
 from epbuild.plan.steps import Action, Emission, SessionGroup
-from epbuild.plan.verification import make_verification_id
+from epbuild.plan.verification import Verification, make_verification_id
 from epbuild.publish.sizes import SharingSaved, compute_savings
+from epbuild.recipe.model import Recipe
 from epbuild.session.coverage import find_covered_models
 from epbuild.session.emitting import Emitter, make_step_record
 from epbuild.session.execution import Executions, KeyedAction
@@ -87,7 +89,7 @@ class BuildExecutor:
         self._failures: dict[str, Sequence[Problem]] = {}
         self._begun: dict[str, float] = {}
         """Time when the work on each action began, as `time.monotonic` returns it."""
-        self._ledger = Ledger(steps, progress)
+        self._ledger = Ledger(steps, progress, lambda ident: find_definition(found.plan.actions[ident], surveyor.recipe))
         self._emitter = Emitter(found, surveyor, self, progress, self._ledger)
 
     @property
@@ -380,3 +382,12 @@ class BuildExecutor:
         unmet = get_action_type(action).unmet_expectations(action, result)
         if unmet:
             raise VerifyError(*unmet)
+
+
+def find_definition(action: Action, recipe: Recipe) -> Position | None:
+    """Return the position of the group, model or output that defines an action, or None if the recipe has no such group."""
+    if isinstance(action, Preparation | Emission):
+        return action.where
+    if isinstance(action, SessionGroup | Verification) and action.group in recipe.groups:
+        return recipe.groups[action.group].where
+    return None

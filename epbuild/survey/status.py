@@ -146,6 +146,7 @@ class Surveyor:
         remote: RemoteResults | None = None,
         counting: Counting = uncounted,
     ) -> None:
+        self.recipe = recipe
         self.workspace = workspace
         self.memory = workspace.memory(configuration)
         self.outputs = Outputs(workspace, self.memory)

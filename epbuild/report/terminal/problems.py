@@ -29,6 +29,8 @@ _MIN_GUTTER = 5
 _TAB = "    "
 _MAX_BYTES = 4 << 20
 _MAX_EXAMPLES = 3
+_MAX_TITLE = 80
+"""Maximum length of the title of an annotation."""
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # Line breaks in YAML, which determine the line numbers of positions.
 _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"?|'(?:[^']|'')*'?""")
 _SUBSTITUTION = re.compile(r"\$\{[^}]*\}?")
@@ -47,11 +49,11 @@ class ProblemWriter:
         self._lines_of = cache(_read_lines)
         self._warned: dict[tuple[Kind, str], int] = {}
 
-    def write(self, problems: Iterable[Problem], kind: Kind = "error") -> None:
-        """Write the problems, sorted by location."""
+    def write(self, problems: Iterable[Problem], kind: Kind = "error", definition: Position | None = None) -> None:
+        """Write the problems, sorted by location. Annotations of problems of a step are at the position of its `definition`."""
         color = has_colors(sys.stderr)
         for problem in sorted(problems, key=get_sort_key):
-            self._write(problem, kind, color)
+            self._write(problem, kind, color, definition)
 
     def warn(self, problems: Iterable[Problem], kind: Kind = "warning") -> None:
         """Write the problems, sorted by location. Unless all warnings are enabled, write only the first three of each code."""
@@ -70,10 +72,10 @@ class ProblemWriter:
                 sys.stderr.write(f"epbuild: {hidden} [{code}]; --all-warnings shows all {count}\n")
         self._warned.clear()
 
-    def _write(self, problem: Problem, kind: Kind, color: bool) -> None:
+    def _write(self, problem: Problem, kind: Kind, color: bool, definition: Position | None) -> None:
         stream = sys.stderr
         if is_github_actions():
-            stream.write(f"{_format_annotation(problem, kind)}\n")
+            stream.write(f"{_format_annotation(problem, kind, definition)}\n")
         else:
             place = f"{escape_controls(str(problem.where))}: " if problem.where is not None else "epbuild: "
             label = paint(f"{kind}:", _COLORS[kind], color)
@@ -238,7 +240,7 @@ def _choose_ellipsis(encoding: str | None, needed: bool) -> str:
     return "…" if _is_encodable("…", encoding) else "..."
 
 
-def _format_annotation(problem: Problem, kind: Kind) -> str:
+def _format_annotation(problem: Problem, kind: Kind, definition: Position | None) -> str:
     # https://docs.github.com/actions/reference/workflow-commands-for-github-actions
     where = problem.where
     properties: dict[str, object] = {}
@@ -247,11 +249,18 @@ def _format_annotation(problem: Problem, kind: Kind) -> str:
     elif isinstance(where, Path):
         properties = {"file": _make_relative_to_repository(str(where))}
     elif where is not None:
-        properties = {"title": where}
+        if definition is not None:
+            properties = {"file": _make_relative_to_repository(definition.file), "line": definition.line}
+        properties["title"] = _shorten_title(escape_controls(str(where)))
     escaped = {name: _escape(str(value)).replace(":", "%3A").replace(",", "%2C") for name, value in properties.items()}
     listed = ",".join(f"{name}={value}" for name, value in escaped.items())
     command = "notice" if kind == "note" else kind
     return f"::{command}{f' {listed}' if listed else ''}::{_escape(problem.text)} [{problem.code}]"
+
+
+def _shorten_title(text: str) -> str:
+    half = (_MAX_TITLE - 3) // 2
+    return text if len(text) <= _MAX_TITLE else f"{text[:half]}...{text[-half:]}"
 
 
 def _make_relative_to_repository(file: str) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from epbuild.commands.reporting.failures import FailureList, ReportedFailure
-from epbuild.core.errors import Problem
+from epbuild.core.errors import Position, Problem
 from epbuild.core.shown import escape_sequences
 from epbuild.core.units import format_count
 from epbuild.engine.events import (
@@ -171,10 +171,12 @@ class _BuildLines(Listener):
         for line in end_lines(event):
             self._print(line)
         match event:
-            case StepFailed(problems=problems, allowed=allowed):
+            case StepFailed(problems=problems, allowed=allowed, file=file, line=number):
+                definition = Position(file, number, 1) if file is not None and number is not None else None
                 # With --keep-going, the list at the end has the reasons and the hints. GitHub Actions shows only annotations.
                 is_short = self._keeps_going and not is_github_actions()
-                self._problems.write(map(_shorten, problems) if is_short else problems, "warning" if allowed else "error")
+                shown = map(_shorten, problems) if is_short else problems
+                self._problems.write(shown, "warning" if allowed else "error", definition)
             case StepCompared(problems=problems):
                 self._problems.write(problems)
 

@@ -13,7 +13,7 @@ from epbuild.core.errors import Argument, Location, Position, Problem, StepId
 from epbuild.plan.steps import Plan, Step
 from epbuild.recipe.model import NO_DEFAULTS, Defaults
 from epbuild.report.terminal.plan import print_defaults, print_plan
-from epbuild.report.terminal.problems import print_problems
+from epbuild.report.terminal.problems import ProblemWriter, print_problems
 from epbuild.survey.action_status import ActionStatus, StepState
 from epbuild.survey.status import Survey
 from tests.report.events import Terminal
@@ -91,6 +91,19 @@ def test_under_github_actions_a_problem_is_an_annotation_at_the_line_of_the_reci
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     assert told(monkeypatch, problem).splitlines()[-1] == annotation
+
+
+def test_the_annotation_of_a_failed_step_is_at_its_definition_with_a_short_title(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    step = StepId(f"compile:decoder/{'snapdragon-' * 10}SM8750/prefill")
+    ProblemWriter().write([Problem("EPB401", "it failed", step)], definition=HERE)
+    command, _, text = stream.getvalue().strip().removeprefix("::error ").partition("::")
+    properties = dict(part.split("=") for part in command.split(","))
+    assert (properties["file"], properties["line"], text) == ("recipes/epbuild.yaml", "12", "it failed. [EPB401]")
+    assert len(properties["title"].replace("%3A", ":")) <= 80
+    assert properties["title"].endswith("SM8750/prefill")
 
 
 def survey(*steps: tuple[str, StepState, tuple[str, ...]]) -> Survey:
