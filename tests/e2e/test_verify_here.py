@@ -36,6 +36,10 @@ def test_the_exit_code_tells_running_from_recompiling_and_never(quickstart: Proj
     code, found = answer(quickstart, folder, "--device", "npu")
     assert (code, found["here"]["fitness"], found["here"]["code"]) == (6, "cannot", "EPB640")
     assert "has no suitable device" in found["here"]["message"]
+    # Nor can an environment without the EP.
+    code, found = answer(quickstart, folder, "--interpreter", sys.executable)
+    assert (code, found["here"]["fitness"]) == (6, "cannot")
+    assert "lacks the package onnxruntime-qnn for QNNExecutionProvider" in found["here"]["message"]
 
     # A model of a newer SDK is reported, and must be compiled again if it does not open.
     copy = tmp_path / "copy"

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from epbuild.core.errors import ToolchainError
 from epbuild.core.shown import ProgressLines
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.contexts import list_sharing_sets
@@ -25,6 +26,8 @@ from epbuild.verify.live.source import Sources
 from epbuild.verify.live.worker import Attempt, Load, Session, run_models
 
 _VIRTUAL = ".virtual"
+_NO_EP = "EPB305"
+"""Code of an environment without the package of an EP."""
 # Outcomes by the values of ONNX Runtime's OrtCompiledModelCompatibility.
 _ANSWERS: Mapping[str, tuple[Outcome, str]] = {
     "EP_SUPPORTED_OPTIMAL": ("passed", "{ep} accepts the model on {device} without recompilation."),
@@ -95,7 +98,7 @@ def _check_batches(
     if not batches:
         return
     try:
-        session = open_artifact_session(artifact, check.options, check.sources, lines)
+        session = _open_session(artifact, check, lines)
     except CannotLoad as reason:
         for batch in batches:
             for _, model in batch.models:
@@ -107,6 +110,16 @@ def _check_batches(
     for batch in batches:
         with tempfile.TemporaryDirectory(prefix="epbuild-verify-", ignore_cleanup_errors=True) as folder:
             yield from _check_batch(batch, artifact, session, check, Path(folder))
+
+
+def _open_session(artifact: ArtifactFolder, check: LiveCheck, lines: ProgressLines) -> Session:
+    """Return the session for an artifact. With `here`, an environment without the EP is an answer: CannotLoad."""
+    try:
+        return open_artifact_session(artifact, check.options, check.sources, lines)
+    except ToolchainError as error:
+        if check.here and all(problem.code == _NO_EP for problem in error.problems):
+            raise CannotLoad("; ".join(problem.message for problem in error.problems)) from error
+        raise
 
 
 def _report_not_loaded(batch: _Batch, artifact: ArtifactFolder, check: LiveCheck, faulty: Mapping[str, str]) -> Iterator[Finding]:
