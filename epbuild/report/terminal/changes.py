@@ -87,7 +87,7 @@ class ChangeReport:
             case ToolchainReady(name, _, seconds):
                 self._seconds[f"toolchain {name}"] = seconds
             case StepFinished(step, "built" | "restored" | "emitted", seconds) | StepFailed(step, seconds=seconds):
-                self._seconds[step] = seconds
+                self._seconds[step] = round(seconds, 3)  # as in the build record
 
     def format_lines(self, ended: RunFinished) -> list[str]:
         if (ended.exit_code and not self._keep_going) or not (ended.built or ended.restored):
