@@ -18,6 +18,7 @@ Role = Literal[
     "base-model",
     "base-data",
     "genai-config",
+    "adapter",
     "asset",
     "manifest",
     "provenance",

@@ -35,6 +35,7 @@ MEDIA_TYPES: Mapping[Role, str] = MappingProxyType(
         "base-model": "application/vnd.epbuild.base-model.v1.onnx",
         "base-data": "application/vnd.epbuild.base-data.v1",
         "genai-config": "application/vnd.epbuild.genai-config.v1+json",
+        "adapter": "application/vnd.epbuild.adapter.v1.onnx-adapter",
         "asset": "application/octet-stream",
         "manifest": "application/vnd.epbuild.manifest.v1+json",
         "provenance": "application/vnd.in-toto+json",

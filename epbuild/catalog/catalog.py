@@ -134,6 +134,14 @@ def find_session_key(name: str) -> Option:
     raise UnknownName(f"ONNX Runtime has no session key '{name}'", suggest_nearest(name, keys.known))
 
 
+def find_run_option(name: str) -> Option:
+    """Return the run option `name`. Raises UnknownName if the option is unknown."""
+    options = list_session_keys().run_options
+    if name in options:
+        return options[name]
+    raise UnknownName(f"ONNX Runtime has no run option '{name}'", suggest_nearest(name, options))
+
+
 @cache
 def _read_stems() -> dict[str, tuple[str, ...]]:
     """Return the stems of the data files, by EP. Read only the first line of each file, which names the EP."""

@@ -212,12 +212,16 @@ class KeyLimits(Struct, frozen=True):
 
 
 class SessionKeys(Struct, frozen=True, dict=True):
-    """Session keys and limitations of ONNX Runtime. Recipes may set `options`. Only epbuild sets `reserved` keys."""
+    """Session keys, run options and limitations of ONNX Runtime.
+
+    Recipes may set `options` and `run_options`. Only epbuild sets `reserved` keys.
+    """
 
     revision: int
     limits: KeyLimits
     options: Mapping[str, Option]
     reserved: Mapping[str, str]
+    run_options: Mapping[str, Option]
     cannot: tuple[facts.Limitation, ...] = ()
     genai_providers: Mapping[str, str] = field(default_factory=dict)
     """Names in onnxruntime-genai, by EP, for EPs without a catalog entry."""
@@ -260,7 +264,8 @@ def read_session_keys(document: Mapping[str, Any], releases: Mapping[str, str]) 
     }
     options = _complete_options({**document["options"], **others}, origin)
     cannot = _add_origin(document.get("cannot", ()), origin)
-    return convert({**document, "options": options, "cannot": cannot}, SessionKeys)
+    run_options = _complete_options(document["run_options"], "doc onnxruntime_run_options_config_keys.h")
+    return convert({**document, "options": options, "run_options": run_options, "cannot": cannot}, SessionKeys)
 
 
 def _add_origin(rows: Any, origin: str) -> list[dict[str, Any]]:

@@ -37,7 +37,9 @@ def build_editor_schema(name: str) -> _Schema:
 
 def _add_catalog(document: _Schema) -> None:
     definitions = document.setdefault("$defs", {})
-    definitions["session-options"] = {"properties": _build_session_schemas()}
+    keys = list_session_keys()
+    definitions["session-options"] = {"properties": _build_key_schemas(keys.options, keys.reserved)}
+    definitions["run-options"] = {"properties": _build_key_schemas(keys.run_options, {})}
     for kind in list_preparation_kinds():
         definitions["preparation"]["properties"][kind]["properties"] = _build_preparation_schemas(get_preparation(kind).options)
     conditions = []
@@ -53,8 +55,9 @@ def _add_catalog(document: _Schema) -> None:
         _allow_variables(found)
     for found in list(_find_mappings(document)):
         properties = found["properties"]
-        if "session_options" in properties:
-            properties["session_options"].setdefault("allOf", []).append({"$ref": "#/$defs/session-options"})
+        for key, ident in (("session_options", "session-options"), ("run_options", "run-options")):
+            if key in properties:
+                properties[key].setdefault("allOf", []).append({"$ref": f"#/$defs/{ident}"})
         if "provider_options" in properties and "ep" in properties:
             properties["ep"].setdefault("anyOf", [_build_ep_schema(), {"type": "string"}])
             rules = [{"if": _build_strict_condition(ep, properties), "then": then} for ep, then in conditions]
@@ -140,10 +143,10 @@ def _combine_schemas(schemas: list[_Schema]) -> _Schema:
     return {"description": "\n\n".join(meanings), "anyOf": values}
 
 
-def _build_session_schemas() -> dict[str, _Schema]:
-    keys = list_session_keys()
-    free = {name: _build_option_schema(option, ()) for name, option in keys.options.items()}
-    texts = {name: f"Recipes cannot set this key: {instead}." for name, instead in keys.reserved.items()}
+def _build_key_schemas(options: Mapping[str, Option], kept: Mapping[str, str]) -> dict[str, _Schema]:
+    """Return the schemas of ONNX Runtime's session keys or run options. Recipes cannot set the keys in `kept`."""
+    free = {name: _build_option_schema(option, ()) for name, option in options.items()}
+    texts = {name: f"Recipes cannot set this key: {instead}." for name, instead in kept.items()}
     reserved = {
         name: {"description": text, "not": {}, "errorMessage": text, "doNotSuggest": True} for name, text in texts.items()
     }

@@ -278,6 +278,8 @@ def _format_subject(place: Place) -> str:
             return f"environment variable {name}"
         case ("session_options", name):
             return f"session key {name}"
+        case ("run_options", name):
+            return f"run option {name}"
         case ("recipe" | "group" | "target",):
             return f"name of the {place[0]}"
     return " ".join(place).replace("_", " ")

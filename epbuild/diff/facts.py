@@ -39,7 +39,7 @@ ACTION_KEY = "action key"
 """Name of the fact for a model's action key. Only manifests contain action keys."""
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
-_UNCOMPILED_ROLES = ("base-model", "base-data", "genai-config", "asset")
+_UNCOMPILED_ROLES = ("base-model", "base-data", "genai-config", "adapter", "asset")
 """Roles of files that are not compiled."""
 
 
@@ -112,6 +112,7 @@ def _read_manifest_facts(manifest: Manifest) -> Facts:
             "share_weights": document["share_weights"],
             "allow_nondeterminism": target.get("allow_nondeterminism", False),
             "session_options": target["session_options"],
+            "run_options": target.get("run_options", {}),
             "environment": target["environment"],
             "unchecked_options": ", ".join(target["unchecked_options"]),
             "custom_ops": {

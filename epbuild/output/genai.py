@@ -79,6 +79,7 @@ class Stage(Struct, frozen=True):
     """Known shapes of the inputs and outputs, by name."""
     types: Mapping[str, str] = field(default_factory=dict)
     """Known element types of the inputs and outputs, by name."""
+    run_options: Mapping[str, str] = field(default_factory=dict)
 
     def get_provider(self, ep: str) -> str:
         """Return onnxruntime-genai's name of an EP; empty if onnxruntime-genai does not know the EP."""
@@ -180,6 +181,7 @@ def _describe_stage(stage: Stage, common: Mapping[str, Any]) -> dict[str, Any]:
         "run_on_token_gen": _TOKEN in runs,
         **({"is_lm_head": True} if stage.role == "lm_head" else {}),
         "session_options": {**common, **stage.session_options, "provider_options": providers},
+        **({"run_options": dict(stage.run_options)} if stage.run_options else {}),
     }
 
 

@@ -138,6 +138,7 @@ def _build_stage(
         shapes={value.name: value.shape for value in (*source.inputs, *source.outputs) if value.computed is UNSET},
         types={value.name: value.type for value in (*source.inputs, *source.outputs)},
         session_options=needed[-1].session_options if needed else {},
+        run_options=target.run_options if target is not None else {},
         provider_options=[(ep.entry.ep, options.provider_options) for ep, options in zip(eps, needed, strict=True)],
         genai_providers={ep.entry.ep: ep.entry.genai_provider or "" for ep in eps},
     )

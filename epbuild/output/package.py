@@ -26,7 +26,7 @@ from epbuild.output.manifest import ManifestModel, find_references, resolve_besi
 from epbuild.output.package_manifest import PackageVariant, build_package_manifest, check_package
 from epbuild.output.parts import Arrangement, PartManifestFile, PlannedPart, describe_part, get_statement_path, plan_base_files
 from epbuild.plan.outputs import BASE
-from epbuild.plan.steps import Emission
+from epbuild.plan.steps import Emission, Part
 from epbuild.plan.target import PlannedTarget
 
 
@@ -144,7 +144,7 @@ def _list_target_variants(planned: PlannedPart, models: Sequence[ManifestModel])
             compatibility=model.compatibility.get(main.entry.ep, ""),
             session_options=options.session_options if model.compiled else {},
             provider_options=options.provider_options if model.compiled else {},
-            metadata=_describe_origin(planned, model),
+            metadata={**_describe_origin(planned, model), **_describe_runs(planned.part, is_compiled=model.compiled)},
             refers=find_references(model, part.folder, planned.data),
         )
 
@@ -155,6 +155,14 @@ def _describe_origin(planned: PlannedPart, model: ManifestModel) -> dict[str, An
         "action_key": model.action_key,
         "manifest": planned.path(MANIFEST),
         **({"source_sha256": model.source["sha256"]} if model.source is not None else {}),
+    }
+
+
+def _describe_runs(part: Part, *, is_compiled: bool) -> dict[str, Any]:
+    """Return the run options and the adapters of a variant. The format of packages has no place for them, so applications pass them."""
+    return {
+        **({"run_options": dict(part.target.run_options)} if part.target.run_options and is_compiled else {}),
+        **({"adapters": sorted(part.adapters)} if part.adapters else {}),
     }
 
 

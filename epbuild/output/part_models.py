@@ -87,6 +87,7 @@ def describe_target(part: Part) -> dict[str, Any]:
             for ep in target.eps
         ],
         "session_options": dict(target.session_options),
+        **({"run_options": dict(target.run_options)} if target.run_options else {}),
         "environment": conceal_values(target.environment),
         "unchecked_options": list(target.unchecked),
         **({"allow_nondeterminism": True} if part.allow_nondeterminism else {}),

@@ -132,7 +132,12 @@ def plan_part(
     if part.verification is not None:
         models = add_numbers(models, next(item for item in checks if item.action.id == part.verification))
     placed = [replace(file, path=posixpath.join(part.folder, file.path)) for file in files]
-    return PlannedPart(part, tuple(made), tuple(models), (*placed, *plan_pipeline_files(emission, part, made, digests)))
+    adapters = (
+        OutputFile(posixpath.join(part.folder, name), "adapter", UserFile(path, digests[path]))
+        for name, path in part.adapters.items()
+    )
+    added = (*plan_pipeline_files(emission, part, made, digests), *adapters)
+    return PlannedPart(part, tuple(made), tuple(models), (*placed, *added))
 
 
 def plan_base_files(emission: Emission, planned: PlannedPart, folder: str, others: Sequence[OutputFile]) -> list[OutputFile]:
@@ -178,6 +183,7 @@ def describe_part(part: Part, digests: Mapping[Path, str]) -> dict[str, Any]:
         "context binaries": {member: dict(names) for member, names in part.binaries.items()},
         "options": {ep.entry.ep: ep.lasting_options for ep in part.target.eps},
         "session_options": dict(part.target.session_options),
+        **({"run_options": dict(part.target.run_options)} if part.target.run_options else {}),
         "environment": conceal_values(part.target.environment),
         "unchecked": list(part.target.unchecked),
         **({"not reproducible": part.known_to_differ} if part.known_to_differ else {}),
@@ -185,6 +191,7 @@ def describe_part(part: Part, digests: Mapping[Path, str]) -> dict[str, Any]:
         **({"components": dict(part.components)} if part.components else {}),
         **({"merge": describe_merging(part.merging)} if part.merging is not None else {}),
         **({"genai": _describe_genai(genai, digests)} if genai is not None else {}),
+        **({"adapters": {name: digests[path] for name, path in part.adapters.items()}} if part.adapters else {}),
     }
 
 

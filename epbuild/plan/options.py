@@ -9,7 +9,7 @@ from pathlib import Path, PureWindowsPath
 
 from msgspec import Struct
 
-from epbuild.catalog.catalog import BUILT_IN, Catalog, find_session_key, get_full_name, get_short_name
+from epbuild.catalog.catalog import BUILT_IN, Catalog, find_run_option, find_session_key, get_full_name, get_short_name
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, find_option, find_refusals, format_plain, normalize
 from epbuild.catalog.options import Option, release_numbers
@@ -39,7 +39,7 @@ class TargetPlanner:
     _known_eps: tuple[str, ...] = ()
     _packagings: dict[tuple[str, int], tuple[EpEntry, _Release | None]] = field(default_factory=dict)
     _runtimes: dict[tuple[int, ...], _Release | None] = field(default_factory=dict)
-    _rules: dict[tuple[int, bool, _Release | None], _OptionRules] = field(default_factory=dict)
+    _rules: dict[tuple[int | str, bool, _Release | None], _OptionRules] = field(default_factory=dict)
     """Rules for settings, by the arguments that they are built from. These caches exist because a recipe may have ten thousand targets."""
 
     def __post_init__(self) -> None:
@@ -55,9 +55,11 @@ class TargetPlanner:
         eps = tuple(ep for ep, _ in filter(None, planned))
         runtime = self._get_runtime(eps, toolchain)
         strict = not target.allow_unknown_session_keys
-        session = _OptionValidator(self._get_session_rules(strict, runtime), self.problems)
+        session = _OptionValidator(self._get_rules("session key", find_session_key, strict, runtime), self.problems)
         session.check(target.session_options)
         files, staged = self._stage_files(target.session_options, session, "session")
+        run = _OptionValidator(self._get_rules("run option", find_run_option, strict, runtime), self.problems)
+        run.check(target.run_options)
         if len(eps) == len({choice.ep.name for choice in target.eps}) and target.whole:
             problems = list(compile_problems(target, eps))
             self.problems += problems
@@ -78,7 +80,12 @@ class TargetPlanner:
             session_files=files,
             unkeyed=session.unkeyed,
             environment={name: format_plain(setting.value) for name, setting in target.environment.items()},
-            unchecked=(*session.unchecked, *(name for _, unchecked in filter(None, planned) for name in unchecked)),
+            run_options=run.values,
+            unchecked=(
+                *session.unchecked,
+                *run.unchecked,
+                *(name for _, unchecked in filter(None, planned) for name in unchecked),
+            ),
             allow_nondeterminism=target.allow_nondeterminism,
             where=target.where,
             old_runtime=old_runtime,
@@ -164,15 +171,16 @@ class TargetPlanner:
             self._rules[key] = _OptionRules("option", escape, strict, release, lambda name: find_option(entry, name), canonical)
         return self._rules[key]
 
-    def _get_session_rules(self, strict: bool, release: _Release | None) -> _OptionRules:
-        key = (0, strict, release)
+    def _get_rules(self, kind: str, find: Callable[[str], Option], strict: bool, release: _Release | None) -> _OptionRules:
+        """Return the rules for options of ONNX Runtime itself."""
+        key = (kind, strict, release)
         if key not in self._rules:
 
             def canonical(option: Option, value: object) -> str:
                 return normalize(option, value, booleans=("0", "1"), names={}, strict=strict)
 
             escape = "allow_unknown_session_keys"
-            self._rules[key] = _OptionRules("session key", escape, strict, release, find_session_key, canonical)
+            self._rules[key] = _OptionRules(kind, escape, strict, release, find, canonical)
         return self._rules[key]
 
     def _check_device(self, choice: EpChoice, found: EpEntry) -> None:

@@ -116,6 +116,9 @@ def plan_names(
     if genai is not None:
         for name in genai.files:
             work.take(name, f"the file '{name}' of genai", group.where)
+    for reference in group.adapters:
+        name = posixpath.basename(reference.name)
+        work.take(name, f"the adapter '{name}'", reference.where)
     work.check_nesting()
     if len(problems) > found:
         return None

@@ -1,14 +1,30 @@
-"""Planner of onnxruntime-genai pipelines."""
+"""Planner of onnxruntime-genai pipelines and of LoRA adapters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from epbuild.core.errors import Problem, suggest_nearest
 from epbuild.core.units import format_count
 from epbuild.plan.steps import Genai
 from epbuild.recipe.model import GenaiChoice, GenaiRole, GroupSpec, Reference
+
+_ADAPTER_MARK = b"TORT"
+"""Magic number of ONNX Runtime's adapters. It follows the four bytes with the offset of the root table."""
+
+
+def plan_adapters(group: GroupSpec, directory: Path, problems: list[Problem]) -> Mapping[str, Path]:
+    """Plan the LoRA adapters of a group, by file name. Add a problem for each file that is not an adapter."""
+    files = dict(_find_files(group.adapters, directory, problems))
+    places = {directory / reference.name: reference.where for reference in group.adapters}
+    for name, path in files.items():
+        with path.open("rb") as file:
+            is_adapter = file.read(8)[4:] == _ADAPTER_MARK
+        if not is_adapter:
+            hint = "Convert it with `olive convert-adapters`, or write it with `onnxruntime.AdapterFormat`."
+            problems.append(Problem("EPB237", f"'{name}' is not an adapter of ONNX Runtime", places[path], hint))
+    return files
 
 
 def plan_genai(group: GroupSpec, choice: GenaiChoice, directory: Path, problems: list[Problem]) -> Genai | None:
@@ -42,7 +58,7 @@ def plan_genai(group: GroupSpec, choice: GenaiChoice, directory: Path, problems:
             roles[model.name] = role
     problems += _find_missing_roles(group, choice, members, roles)
     problems += _find_missing_parts(group, choice)
-    files = dict(_find_files(choice, directory, problems))
+    files = dict(_find_files(choice.files, directory, problems))
     config = _find_file(choice.config, directory, problems)
     if config is None or len(problems) > problems_before:
         return None
@@ -67,9 +83,9 @@ def _find_missing_parts(group: GroupSpec, choice: GenaiChoice) -> Iterator[Probl
         yield Problem("EPB226", message, choice.where, hint)
 
 
-def _find_files(choice: GenaiChoice, directory: Path, problems: list[Problem]) -> Iterator[tuple[str, Path]]:
+def _find_files(references: Iterable[Reference], directory: Path, problems: list[Problem]) -> Iterator[tuple[str, Path]]:
     seen: dict[str, Reference] = {}
-    for reference in choice.files:
+    for reference in references:
         path = _find_file(reference, directory, problems)
         if path is None:
             continue

@@ -35,7 +35,7 @@ from epbuild.plan.outputs import (
     plan_registry,
     resolve_output_path,
 )
-from epbuild.plan.pipeline import plan_genai
+from epbuild.plan.pipeline import plan_adapters, plan_genai
 from epbuild.plan.preparing import Preparation, get_maker, plan_preparations, with_files
 from epbuild.plan.selection import NOWHERE, Places, select_steps
 from epbuild.plan.sessions import Session, find_sharing_set_problems, list_sessions
@@ -194,11 +194,12 @@ class _Work:
         self.check_group(group)
         merging = plan_merging(group, group.merge, self.problems) if group.merge is not None else None
         genai = plan_genai(group, group.genai, self.recipe.directory, self.problems) if group.genai is not None else None
+        adapters = plan_adapters(group, self.recipe.directory, self.problems)
         sessions = list_sessions(group)
         for reference in group.targets:
             target = self.targets.get(reference.name)
             if target is not None and (merging is not None or group.merge is None):
-                self._add_steps(group, target, sessions, merging, genai)
+                self._add_steps(group, target, sessions, merging, genai, adapters)
 
     def _check_members(self, group: GroupSpec) -> None:
         if group.share_initializers and len(group.members) == 1:
@@ -239,6 +240,7 @@ class _Work:
         sessions: Sequence[Session],
         merging: Merging | None,
         genai: Genai | None,
+        adapters: Mapping[str, Path],
     ) -> None:
         place = f"{group.name}/{target.name}"
         members = list({member.name: member for member in group.members}.values())
@@ -259,6 +261,7 @@ class _Work:
                 continue
             self.names[key] = names
             part = make_part(output, target, groups, names, own_merging, genai, verification)
+            part = replace(part, adapters=adapters) if adapters else part
             if LAYOUT_FORMS[output.layout].gathers:
                 self.gathered.setdefault((index, path), []).append(part)
             else:

@@ -233,6 +233,8 @@ class Part(Struct, frozen=True):
     """Id of the part's verification. None if the recipe requests no verification."""
     allow_nondeterminism: bool = False
     """True if the recipe allows a repeated compile to write different bytes."""
+    adapters: Mapping[str, Path] = field(default_factory=dict)
+    """LoRA adapters to emit, by name below `folder`."""
 
     @property
     def known_to_differ(self) -> str | None:
@@ -242,7 +244,8 @@ class Part(Struct, frozen=True):
     @property
     def files(self) -> tuple[Path, ...]:
         """User files that are emitted unchanged or used to generate emitted files."""
-        return (self.genai.config, *self.genai.files.values()) if self.genai is not None else ()
+        pipeline = (self.genai.config, *self.genai.files.values()) if self.genai is not None else ()
+        return (*pipeline, *self.adapters.values())
 
 
 class Emission(Struct, frozen=True, dict=True):

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from epbuild.catalog.catalog import list_session_keys
 from epbuild.catalog.entries import EpEntry
@@ -82,6 +82,8 @@ class PlannedTarget(Struct, frozen=True, dict=True):
     """Position of the target's definition in the recipe."""
     old_runtime: str | None = None
     """Pinned release of ONNX Runtime if it lacks ModelCompiler, so that a session must compile. None for other releases."""
+    run_options: Mapping[str, str] = field(default_factory=dict)
+    """Configuration entries of each run of a compiled model. They are not part of the key."""
 
     @cached_property
     def fingerprint(self) -> str:

@@ -52,6 +52,7 @@ def read_group(
         genai=_read_genai(fields.mapping("genai")) if "genai" in fields.entries else None,
         allow_failure=allow_failure,
         sharing_sets=sets,
+        adapters=fields.paths("adapters"),
     )
 
 

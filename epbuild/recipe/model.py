@@ -224,6 +224,8 @@ class Target(NamedTuple):
     session_options: Mapping[str, Setting]
     environment: Mapping[str, Setting] = NONE
     """Environment variables for the worker."""
+    run_options: Mapping[str, Setting] = NONE
+    """Configuration entries of each run of a compiled model."""
     allow_unknown_options: bool = False
     allow_unknown_session_keys: bool = False
     allow_nondeterminism: bool = False
@@ -346,6 +348,8 @@ class GroupSpec(NamedTuple):
     """Targets for which a failure of this group does not fail the build."""
     sharing_sets: tuple[tuple[Reference, ...], ...] = ()
     """Sets of members that share weights with each other. Empty if all members of a sharing group form one set."""
+    adapters: tuple[Reference, ...] = ()
+    """LoRA adapters to emit, relative to the recipe."""
 
 
 class Archive(NamedTuple):

@@ -50,6 +50,7 @@ def read_target(name: str, where: Position, fields: MappingReader, *, whole: boo
         eps=tuple(_read_ep(choice) for choice in listed or [fields]),
         session_options=fields.settings("session_options"),
         environment=fields.settings("environment"),
+        run_options=fields.settings("run_options"),
         allow_unknown_options=fields.flag("allow_unknown_options"),
         allow_unknown_session_keys=fields.flag("allow_unknown_session_keys"),
         allow_nondeterminism=fields.flag("allow_nondeterminism"),

@@ -18,7 +18,7 @@ from .sdks import describe_newer_sdk
 from .variants import OpenError, Variant, find_variants, read_variants, select
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession, OrtEpDevice, SessionOptions
+    from onnxruntime import InferenceSession, OrtEpDevice, RunOptions, SessionOptions
 
 
 class Group(Mapping[str, "InferenceSession"]):
@@ -51,6 +51,33 @@ class Group(Mapping[str, "InferenceSession"]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    def run_options(self, *adapters: str) -> RunOptions:
+        """Return new run options with the variant's entries and with active LoRA adapters. `adapters` are names in `variant.adapters`.
+
+        Pass the result as the last argument of `session.run`. Raises KeyError for an unknown adapter, and OpenError if an adapter
+        cannot be read.
+        """
+        onnxruntime = importlib.import_module("onnxruntime")
+        # ONNX Runtime keeps no reference to active adapters, and computes without an adapter that was freed.
+        options = type("RunOptions", (onnxruntime.RunOptions,), {})()
+        options.adapters = [self._load_adapter(onnxruntime, name) for name in adapters]
+        for adapter in options.adapters:
+            options.add_active_adapter(adapter)
+        for key, value in self.variant.run_options.items():
+            options.add_run_config_entry(key, value)
+        return options
+
+    def _load_adapter(self, onnxruntime: ModuleType, name: str) -> object:
+        found = self.variant.adapters
+        if name not in found:
+            raise KeyError(f"{name} (the group {self.variant.group} has these adapters: {', '.join(found) or 'none'})")
+        adapter = onnxruntime.LoraAdapter()
+        try:
+            adapter.Load(str(found[name]))
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
+            raise OpenError("EPB636", f"ONNX Runtime cannot read the adapter {found[name]}: {error}") from error
+        return adapter
 
     def close(self) -> None:
         """Close the sessions in reverse order. A session that is still referenced stays open, and causes a ResourceWarning."""

@@ -18,6 +18,7 @@ FORMAT = 1
 _MAX_QUOTE = 120
 _BUILT_IN = "onnxruntime"
 _DATA = "external-data"
+_ADAPTER = "adapter"
 _NEEDED = ("context-binary", _DATA)
 """Roles of the files that models need when they are opened. A manifest lists the role of each file."""
 
@@ -84,6 +85,10 @@ class Variant:
     """Version of the SDK that compiled each model, by model and EP."""
     alone: frozenset[str] = frozenset()
     """Names of the compiled models that share no weights, in a variant whose other models do."""
+    run_options: Mapping[str, str] = field(default_factory=dict)
+    """Configuration entries for each run of a compiled model."""
+    adapters: Mapping[str, Path] = field(default_factory=dict)
+    """LoRA adapters, by file name."""
 
 
 def read_variants(manifests: Mapping[Path, bytes]) -> list[Variant]:
@@ -157,11 +162,12 @@ def _read_variant(path: Path, document: Any) -> Variant:
         distributions = _check_dict_of_texts(toolchain.get("distributions", {}), "distributions")
         eps = tuple(_read_ep(ep, distributions) for ep in _check_list_of_dicts(target["eps"], "eps"))
         files = {_check_type(model["name"], str, "name"): path.parent / _check_relative_path(model["file"]) for model in models}
-        needed = {
-            path.parent / _check_relative_path(item["path"]): item["role"]
+        listed = [
+            (path.parent / _check_relative_path(item["path"]), item["role"])
             for item in _check_list_of_dicts(document.get("files", []), "files")
-            if item["role"] in _NEEDED
-        }
+            if item["role"] in (*_NEEDED, _ADAPTER)
+        ]
+        needed = {file: role for file, role in listed if role != _ADAPTER}
         variant = Variant(
             manifest=path,
             group=_check_type(document["group"], str, "group"),
@@ -180,6 +186,8 @@ def _read_variant(path: Path, document: Any) -> Variant:
             ),
             sdks={model["name"]: _read_sdks(model) for model in models},
             alone=_find_alone(models),
+            run_options=_check_dict_of_texts(target.get("run_options", {}), "run_options"),
+            adapters={file.name: file for file, role in listed if role == _ADAPTER},
             uncompiled=frozenset(model["name"] for model in models if model.get("compiled") is False),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:

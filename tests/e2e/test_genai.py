@@ -127,7 +127,11 @@ def test_a_genai_file_that_would_replace_a_source_model_is_refused(quickstart: P
 def base_stages(project: Path) -> list[Stage]:
     manifest = project / "dist/quickstart/decoder" / TARGET / "manifest.json"
     stages = stages_of(json.loads(manifest.read_text(encoding="utf-8")))
-    return [replace(stage, filename=f"{stage.name}.onnx", session_options={}, provider_options=()) for stage in stages]
+    run = {"qnn.htp_perf_mode": "burst"}
+    return [
+        replace(stage, filename=f"{stage.name}.onnx", session_options={}, provider_options=(), run_options=run)
+        for stage in stages
+    ]
 
 
 def test_genai_reads_the_configuration_of_models_that_share_a_context_binary(python: Path, built: Path, tmp_path: Path) -> None:

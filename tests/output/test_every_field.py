@@ -212,6 +212,7 @@ FILES = {
     "genai2.json": genai(eos_token_id=3),
     "tokenizer.json": b"{}",
     "special.json": b"[]",
+    "french.onnx_adapter": b"\x0c\0\0\0TORT an adapter",
     "plugin.so": b"a plugin",
     "plugin2.so": b"another plugin",
     "more.yaml": b"vars: {quality: 3}\n",
@@ -332,6 +333,7 @@ CASES: dict[str, Case | str] = {
     "targets.*.eps[].device.metadata.*": Case({"targets.npu.eps.0.device.metadata.npu_platform": "5010"}, given=INTEL_EPS),
     "targets.*.eps[].device.virtual": Case({"targets.npu.eps.0.device.virtual": False}, given=INTEL_EPS),
     "targets.*.eps[].provider_options.*": Case({"targets.npu.eps.0.provider_options.vtcm_mb": 8}, given=EPS),
+    "targets.*.run_options.*": Case({"targets.npu.run_options": {"qnn.htp_perf_mode": "burst"}}),
     "targets.*.session_options.*": Case({"targets.npu.session_options": {"session.disable_cpu_ep_fallback": True}}),
     "targets.*.environment.*": Case({"targets.npu.environment": {"QNN_TRACE": "1"}}),
     "targets.*.allow_unknown_options": Case({"targets.npu.allow_unknown_options": True}, counts=False),
@@ -365,6 +367,7 @@ CASES: dict[str, Case | str] = {
         {"groups.pair.merge.connect": {"left.logits": ["right.input_ids"]}}, given=MERGING, counts=False
     ),
     "groups.*.merge.prefixes.*": Case({"groups.pair.merge.prefixes.right": "second_"}, given=MERGING),
+    "groups.*.adapters[]": Case({"groups.pair.adapters": ["french.onnx_adapter"]}),
     "groups.*.genai.config": Case({"groups.pair.genai.config": "genai2.json"}, given=GENAI),
     **{
         f"groups.*.genai.roles.{role}": Case({"groups.pair.genai.roles": roles}, given=GENAI)

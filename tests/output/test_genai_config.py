@@ -93,6 +93,13 @@ def test_user_settings_of_the_model_and_the_search_are_kept() -> None:
     assert BASE["model"]["type"] == "qwen2"
 
 
+def test_a_stage_has_the_run_options_of_its_target() -> None:
+    document = written(BASE, DECODE, replace(PREFILL, run_options={"qnn.htp_perf_mode": "burst"}))
+    prefill, decode = document["model"]["decoder"]["pipeline"]
+    assert prefill["prefill"]["run_options"] == {"qnn.htp_perf_mode": "burst"}
+    assert "run_options" not in decode["decode"]
+
+
 def test_embeddings_run_first_and_the_head_last_in_any_role_order() -> None:
     middle = replace(PREFILL, inputs=("input_hidden_states", *KEYS), outputs=("output_hidden_states", *PRESENT))
     both = replace(middle, role="both", name="transformer")

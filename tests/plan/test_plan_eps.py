@@ -140,6 +140,33 @@ def test_each_allow_unknown_setting_allows_its_own_kind_only(workshop: Path) -> 
     assert sorted(found.unchecked) == ["brand_new", "session.brand_new"]
 
 
+def test_run_options_are_checked_and_enter_no_key(workshop: Path) -> None:
+    text = target(f"{TARGET}    run_options: {{qnn.rpc_control_latency: 100, gpu_graph_id: 2}}\n")
+    assert planned(workshop, text).run_options == {"qnn.rpc_control_latency": "100", "gpu_graph_id": "2"}
+    assert document(workshop, text) == document(workshop, target(TARGET))
+    for wrong, expected in (
+        (
+            "qnn.rpc_control_latency: soon",
+            ("EPB212", "run option 'qnn.rpc_control_latency': 'soon' is not a whole number of at least 0"),
+        ),
+        ("qnn.htp_perf_mod: burst", ("EPB211", "ONNX Runtime has no run option 'qnn.htp_perf_mod'")),
+    ):
+        found = problems_of(workshop, target(f"{TARGET}    run_options: {{{wrong}}}\n"))
+        assert [(problem.code, problem.message) for problem in found] == [expected]
+
+
+def test_only_adapters_of_onnx_runtime_are_accepted(workshop: Path) -> None:
+    (workshop / "weights.safetensors").write_bytes(b"weights of another format")
+    (workshop / "french.onnx_adapter").write_bytes(b"\x0c\0\0\0TORT")
+    with_adapter = {
+        name: edited(RECIPE, ("    targets: [cpu]\n", f"    targets: [cpu]\n    adapters: [{name}]\n"))
+        for name in ("french.onnx_adapter", "weights.safetensors", "lost.onnx_adapter")
+    }
+    assert document(workshop, with_adapter["french.onnx_adapter"]) == document(workshop, RECIPE)
+    for name, code in (("weights.safetensors", "EPB237"), ("lost.onnx_adapter", "EPB215")):
+        assert codes(problems_of(workshop, with_adapter[name])) == [code]
+
+
 def test_a_missing_option_file_or_library_is_reported_at_its_path(workshop: Path) -> None:
     text = contoso(("table: tables/t.json", f"table: {MARK}tables/x.json"))
     relative = "Paths are relative to the recipe."

@@ -41,6 +41,7 @@ def target(soc: str) -> dict[str, Any]:
         ],
         "session_options": {},
         "environment": {},
+        "run_options": {},
         "allow_unknown_options": False,
         "allow_unknown_session_keys": False,
         "allow_nondeterminism": False,
@@ -112,6 +113,7 @@ def group(name: str, members: list[dict[str, Any]], targets: list[str], **more: 
         "allow_nondeterminism": False,
         "allow_failure": frozenset(),
         "sharing_sets": [],
+        "adapters": [],
     } | more
 
 
@@ -167,6 +169,7 @@ EXPECTED = {
             ],
             "session_options": {},
             "environment": {},
+            "run_options": {},
             "allow_unknown_options": True,
             "allow_unknown_session_keys": False,
             "allow_nondeterminism": False,

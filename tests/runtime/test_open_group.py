@@ -83,6 +83,16 @@ def refused(*arguments: Any, code: str, **named: Any) -> str:
     return str(caught.value)
 
 
+def test_an_adapter_that_is_unknown_or_unreadable_is_reported(snapdragon: Machine, tmp_path: Path) -> None:
+    vars(snapdragon.module).update(RunOptions=type("RunOptions", (), {}), LoraAdapter=type("LoraAdapter", (), {}))
+    folder = emit(tmp_path / "out", files=[{"path": "french.onnx_adapter", "role": "adapter"}])
+    with runtime.open(folder) as group:
+        with pytest.raises(KeyError, match="has these adapters: french"):
+            group.run_options("german.onnx_adapter")
+        with pytest.raises(OpenError, match=r"cannot read the adapter .*french.onnx_adapter"):
+            group.run_options("french.onnx_adapter")
+
+
 def test_models_open_in_order_with_emitted_options_and_close_in_reverse(snapdragon: Machine, tmp_path: Path) -> None:
     ep = {"provider_options": {"backend_type": "htp", "soc_model": "SM8750"}}
     entries = {"session.disable_cpu_ep_fallback": "1"}

@@ -33,7 +33,7 @@ _TOPICS = {
     "Recipe": "100-110",
     "Models": "201-208 249 259 266",
     "EPs, options and devices": "210-219",
-    "Outputs": "220-229 239",
+    "Outputs": "220-229 237 239",
     "Groups": "230-235 238 250",
     "Steps": "240 278-279",
     "Lock": "241-248 297",

@@ -266,10 +266,11 @@ def _build_session_page() -> str:
     reserved = [(format_code(name), instead) for name, instead in sorted(keys.reserved.items())]
     return _build_page(
         "Session options",
-        "Keys of ONNX Runtime's session configuration, for `session_options` of a target.",
+        "Keys of ONNX Runtime's session configuration, for `session_options` of a target, and of its runs, for `run_options`.",
         *_build_options_section(keys.options.values(), "## Keys"),
         "## Keys that epbuild sets itself",
         format_table(("key", "what to do instead"), reserved),
+        *_build_options_section(keys.run_options.values(), "## Run options"),
         "## Limitations of ONNX Runtime with any EP",
         "ONNX Runtime cannot:",
         _format_limitations(keys.cannot),
