@@ -71,6 +71,25 @@ def test_session_key_of_a_library_without_a_description_is_passed_as_text() -> N
 
 
 @pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("ep.context_enable", "epbuild sets it, because it always writes an EPContext model"),
+        ("ep.context_file_path", "name the file with an output's 'model'"),
+        ("ep.context_embed_mode", "set the group's compile.embed"),
+        ("ep.context_node_name_prefix", "set the group's compile.node_name_prefix"),
+        ("ep.context_model_external_initializers_file_name", "set the group's compile.initializers"),
+        ("session.model_external_initializers_file_folder_path", "set the model's"),
+        ("ep.share_ep_contexts", "set the group's share_weights"),
+        ("ep.stop_share_ep_contexts", "set the group's share_weights"),
+    ],
+)
+def test_session_key_of_the_specification_is_set_by_another_field(name: str, instead: str) -> None:
+    with pytest.raises(UnknownName) as caught:
+        find_session_key(name)
+    assert f"is set by epbuild itself: {instead}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("session.disable_cpu_ep_fallback", "banana"),

@@ -28,6 +28,7 @@ from tools.reference.environment import read_variables
 from tools.reference.json_documents import DOCUMENTS, UNREPORTED
 from tools.reference.pages import build_reference_pages
 from tools.reference.report_schema import build_report_schema
+from tools.reference.specification import STATES, read_sections
 
 _INTERNAL = {"COMP_WORDS", "COMP_CWORD", "PYTHONHASHSEED"}
 """Variables that only a shell's completion script or epbuild itself sets."""
@@ -139,9 +140,27 @@ def test_every_link_of_a_page_has_a_target(name: str) -> None:
     anchors = {
         re.sub(r"[^a-z0-9 _-]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.*)$", PAGES[name], re.M)
     }
-    for target in re.findall(r"\]\(([^)]+)\)", PAGES[name]):
+    for target in re.findall(r"\]\((?!https:)([^)]+)\)", PAGES[name]):
         file, _, anchor = target.partition("#")
         assert (FOLDER / file).is_file() if file else anchor in anchors
+
+
+def test_every_test_on_the_page_of_the_specification_exists() -> None:
+    named = set(re.findall(r"`(tests/[^`]*)`", PAGES["specification.md"])) - {"tests/e2e"}
+    functions = {
+        path: re.findall(r"^def (test_\w+)\(", (ROOT / path).read_text(encoding="utf-8"), flags=re.MULTILINE)
+        for path in {name.partition("::")[0] for name in named}
+    }
+    missing = [name for name in named if name.partition("::")[2] not in functions[name.partition("::")[0]]]
+    assert missing == []
+
+
+def test_every_requirement_of_the_specification_has_a_state_and_tests_to_match() -> None:
+    rows = [row for section in read_sections() for row in section["row"]]
+    assert {row["state"] for row in rows} == STATES.keys()
+    for row in rows:
+        needs_tests = {"met": True, "partly": True, "needs hardware": True, "missing": False, "not used": False}
+        assert bool(row.get("tests")) == needs_tests.get(row["state"], bool(row.get("tests"))), row["requirement"]
 
 
 def test_one_command_updates_the_pages_and_deletes_obsolete_pages(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -19,6 +21,7 @@ from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.process import Ending
 from epbuild.toolchain.provision import Requirements, provision
+from tests.worker.scripts import FOLDER
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,9 +36,12 @@ PACKAGES = {
 }
 
 
+def interpreter(entry: EpEntry) -> Path:
+    return provision(Requirements(PACKAGES[entry.distribution]), find_toolchain_directory(), name="probe", where=None)
+
+
 def environment(entry: EpEntry, home: Path) -> Environment:
-    python = provision(Requirements(PACKAGES[entry.distribution]), find_toolchain_directory(), name="probe", where=None)
-    toolchain = ToolchainSpec("probe", Position("here", 1, 1), interpreter=str(python))
+    toolchain = ToolchainSpec("probe", Position("here", 1, 1), interpreter=str(interpreter(entry)))
     return Toolchains(home).prepare(toolchain, home, [entry])
 
 
@@ -68,3 +74,34 @@ def test_a_probe_runs_once_per_toolchain(tmp_path: Path) -> None:
     other = replace(held, run_worker=none, fingerprint=replace(held.fingerprint, distributions={"onnxruntime-qnn": "9"}))
     with pytest.raises(AssertionError, match="it is known"):
         probes.probe(Ability(QNN), other, threading.Event())
+
+
+_CHOOSE = """
+import json, runpy, sys
+import onnxruntime
+
+worker = runpy.run_path(sys.argv[1])
+ep = json.loads(sys.argv[2])
+worker["register_ep"](onnxruntime, ep)
+sys.stderr.write(json.dumps(worker["describe"](worker["choose_device"](onnxruntime, ep))))
+"""
+
+
+@pytest.mark.parametrize("suffix", [".virtual", ""])
+def test_an_npu_of_another_machine_is_offered_only_under_a_virtual_name(suffix: str) -> None:
+    device = {"type": "npu", "vendor": None, "metadata": {"npu_platform": "4000"}, "virtual": True}
+    ep = {"name": PLUGIN.ep, "kind": "plugin", "module": PLUGIN.module, "library": None, "registration": f"{PLUGIN.ep}{suffix}"}
+    command = [
+        str(interpreter(PLUGIN)),
+        "-I",
+        "-c",
+        _CHOOSE,
+        str(FOLDER / "compile.py"),
+        json.dumps({**ep, "device": device, "prefer": []}),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if suffix:
+        metadata = json.loads(done.stderr.splitlines()[-1])["metadata"]
+        assert (metadata["is_virtual"], metadata["npu_platform"]) == ("1", "4000")
+    else:
+        assert "has no suitable device" in done.stderr

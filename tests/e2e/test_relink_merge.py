@@ -180,6 +180,12 @@ def test_embedded_extracted_and_moved_contexts_compute_the_same_numbers(parts: P
     assert sorted(path.relative_to(moved.parent).as_posix() for path in moved.parent.rglob("*.*")) == [moved.name, "sub/e.bin"]
 
 
+def test_both_partitions_of_a_model_refer_to_one_context_binary(parts: Project) -> None:
+    nodes = read_header(parts.folder / "dist/split_ctx.onnx").ep_context_nodes
+    assert [(node.main_context, node.reference) for node in nodes] == [(1, "split_qnn.bin"), (0, None)]
+    assert [node.partition_name for node in nodes] == [node.name for node in nodes]
+
+
 def test_a_shared_binary_is_renamed_for_both_models_and_never_embedded(quickstart: Project, tmp_path: Path) -> None:
     quickstart.build("epbuild.yaml", "emit:decoder/snapdragon-SM8750/*")
     folder = quickstart.folder / "dist/quickstart/decoder/snapdragon-SM8750"

@@ -268,6 +268,7 @@ EDITS: dict[str, tuple[Callable[[Path], object], set[tuple[str, str, str | None]
         {("schema", MODEL, "EPB614")},
         "max_size of type STRING, but the type must be INT",
     ),
+    "a negative max_size": (decode(node(max_size=-1)), {("schema", MODEL, "EPB614")}, "has the negative max_size -1"),
     "an edited partition": (
         decode(node(partition_name="QNNExecutionProvider_24_1_0")),
         {("partitions", MODEL, "EPB618")},
