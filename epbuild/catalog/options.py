@@ -51,10 +51,18 @@ class Option(Struct, frozen=True):
     compile_only: str | None = None
     """Regular expression for canonical values that must not be passed to a session that runs compiled models."""
 
+    diagnostic: bool = False
+    """True if the option makes the compile write files beside the compiled model, or names such a file."""
+
     @property
     def changes_output(self) -> bool:
-        """True if the value belongs in an action key."""
+        """True if the value may affect compiled files."""
         return self.output != "none"
+
+    @property
+    def is_keyed(self) -> bool:
+        """True if the value belongs in an action key. The files that a diagnostic option requests are part of the result."""
+        return self.changes_output or self.diagnostic
 
     def only_compiling(self, value: str) -> bool:
         """Return whether a canonical value is only for compiles.

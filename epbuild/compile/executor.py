@@ -13,7 +13,7 @@ import posixpath
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from epbuild.compile.node_log import MARK, VERBOSE, NodeLog
 from epbuild.compile.node_names import prefix_nodes
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError, escape_controls
-from epbuild.core.safepath import resolve_links
+from epbuild.core.safepath import is_regular, resolve_links
 from epbuild.engine.events import StepOutput, StepStarted
 from epbuild.onnxfile.edit.fix_sizes import fix_sizes
 from epbuild.onnxfile.edit.initializers import share_initializers
@@ -36,7 +36,7 @@ from epbuild.onnxfile.read.weights import WeightBytes, count_weights, read_weigh
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.member import Member
 from epbuild.plan.request import build_worker_document, compile_document
-from epbuild.plan.result import CompileResult, ContextNode, Measurements, ModelResult
+from epbuild.plan.result import DIAGNOSTICS, CompileResult, ContextNode, Measurements, ModelResult
 from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.diagnosis import FREE_SPACE, extract_last_lines
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
@@ -80,7 +80,9 @@ def execute(group: SessionGroup, document: Mapping[str, Any], execution: Executi
         members={report["member"]: report["seconds"] for report in finished},
         peak_memory=ending.reports[-1].get("peak_memory"),
     )
-    kept = execution.keep(group.steps[-1], execution.staging / _OUTPUT, _list_artifacts(models))
+    artifacts = _list_artifacts(models)
+    diagnostics = _move_diagnostics(execution.staging, artifacts) if group.target.writes_diagnostics else ()
+    kept = execution.keep(group.steps[-1], execution.staging / _OUTPUT, (*artifacts, *diagnostics))
     results = tuple(
         ModelResult(
             member=model.member,
@@ -98,7 +100,15 @@ def execute(group: SessionGroup, document: Mapping[str, Any], execution: Executi
         for model in models
     )
     source_weights = _count_source_weights(group, execution)
-    return CompileResult(kept.artifacts, kept.log, measured, results, shared_initializers=shared, source_weights=source_weights)
+    return CompileResult(
+        kept.artifacts,
+        kept.log,
+        measured,
+        results,
+        shared_initializers=shared,
+        source_weights=source_weights,
+        diagnostics=diagnostics,
+    )
 
 
 def rebuild(group: SessionGroup, document: Mapping[str, Any], execution: Execution) -> dict[str, Path]:
@@ -121,6 +131,20 @@ def build_key_document(group: SessionGroup, execution: Execution) -> dict[str, A
 
 def _list_artifacts(models: Sequence[CompiledModel]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for model in models for name in (model.file, *model.binaries, *model.data)))
+
+
+def _move_diagnostics(staging: Path, artifacts: Collection[str]) -> tuple[str, ...]:
+    """Move the files that the worker wrote in addition to `artifacts` into a folder beside the artifacts. Return their names there."""
+    ours = {REQUEST, *(f"{_OUTPUT}/{name}" for name in artifacts)}
+    found = {path.relative_to(staging).as_posix(): path for path in sorted(staging.rglob("*")) if is_regular(path)}
+    names = []
+    for name in found.keys() - ours:
+        kept = f"{DIAGNOSTICS}/{name.removeprefix(f'{_OUTPUT}/')}"
+        place = staging / _OUTPUT / kept
+        place.parent.mkdir(parents=True, exist_ok=True)
+        found[name].rename(place)
+        names.append(kept)
+    return tuple(sorted(names))
 
 
 class _Compiled(NamedTuple):

@@ -14,7 +14,7 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, find_option, find_refusals, format_plain, normalize
 from epbuild.catalog.options import Option, release_numbers
 from epbuild.core.errors import Position, Problem, find_closest
-from epbuild.core.safepath import expand_home
+from epbuild.core.safepath import expand_home, is_anchored, is_outside
 from epbuild.plan.possible import compile_problems, find_session_conflicts
 from epbuild.plan.target import OptionFile, PlannedEp, PlannedTarget
 from epbuild.recipe.model import EpChoice, Setting, Target, ToolchainSpec
@@ -337,8 +337,16 @@ class _OptionValidator:
                 self.options[name] = option
                 if not known:
                     self.unchecked.append(option.name)
-                if not option.changes_output:
+                if not option.is_keyed:
                     self.unkeyed |= {name}
+                if option.diagnostic and option.type in ("text", "folder"):
+                    self._check_place(name, self.values[name], setting.where)
+
+    def _check_place(self, name: str, value: str, where: Position) -> None:
+        """Add a problem if the files of a diagnostic option would be written outside the staging directory, where epbuild keeps none."""
+        if is_anchored(value) or is_outside(value):
+            message = f"{self.rules.kind} '{name}': the path '{value}' must be relative and must not contain '..'"
+            self._add_problem("EPB212", message, where, "epbuild keeps the files beside the log of the step.")
 
     def _add_unknown(self, name: str, setting: Setting, error: UnknownName) -> None:
         if error.reserved:

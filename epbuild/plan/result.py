@@ -13,8 +13,12 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.records import ActionRecords
 from epbuild.core.digest import Blob
 from epbuild.core.records import convert
+from epbuild.core.safepath import is_anchored, is_outside
 from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.onnxfile.read.weights import WeightBytes
+
+DIAGNOSTICS = "diagnostics"
+"""Folder in the names of diagnostic files among a result's artifacts."""
 
 
 class Measurements(Struct, frozen=True):
@@ -129,6 +133,8 @@ class CompileResult(ActionResult, frozen=True, dict=True, omit_defaults=True):
     """Total bytes of a member's artifacts when the member is compiled alone, by member. Empty if not measured."""
     shared_initializers: WeightBytes | None = None
     source_weights: WeightBytes | None = None
+    diagnostics: tuple[str, ...] = ()
+    """Artifacts that diagnostic options requested. They are kept beside the log, and are not emitted."""
 
     @property
     def names(self) -> Iterable[str]:
@@ -312,4 +318,6 @@ def read_action_record(record: Mapping[str, Any]) -> ActionResult | None:
         return None
     if isinstance(result, CompileResult) and [model.member for model in result.models] != [item.name for item in known]:
         return None
-    return result if set(result.names) <= result.artifacts.keys() else None
+    diagnostics = result.diagnostics if isinstance(result, CompileResult) else ()
+    is_safe = all(name.startswith(f"{DIAGNOSTICS}/") and not is_outside(name) and not is_anchored(name) for name in diagnostics)
+    return result if is_safe and {*result.names, *diagnostics} <= result.artifacts.keys() else None

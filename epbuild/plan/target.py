@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -105,6 +106,13 @@ class PlannedTarget(Struct, frozen=True, dict=True):
     def compiling(self) -> tuple[PlannedEp, ...]:
         """EPs that compile. This excludes the CPU EP, which runs the nodes that no other EP took."""
         return tuple(ep for ep in self.eps if ep.entry.sources)
+
+    @property
+    def writes_diagnostics(self) -> bool:
+        """True if an option or a session key makes the compile write files beside the compiled models."""
+        session = (list_session_keys().options.get(name) for name in self.session_options)
+        options = (ep.entry.options.get(name) for ep in self.eps for name in ep.provider_options)
+        return any(option is not None and option.diagnostic for option in chain(session, options))
 
     @property
     def is_weightless(self) -> bool:

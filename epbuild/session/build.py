@@ -8,13 +8,17 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, suppress
 from functools import partial
+from pathlib import PurePosixPath
 
 import msgspec
 
 from epbuild.actions.types import get_action_type, read_result
+from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.state import Measurement
-from epbuild.core.digest import Count
+from epbuild.cache.workspace import get_diagnostics_path
+from epbuild.core.digest import Count, hash_file
 from epbuild.core.errors import Cancelled, EpbuildError, Position, Problem, StepId, StoreError, VerifyError
+from epbuild.core.safepath import is_inside
 from epbuild.core.shown import format_path
 from epbuild.engine.byte_progress import count_step_bytes
 from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFinished, StepOutput, StepStarted, Warned
@@ -25,7 +29,7 @@ from epbuild.engine.scheduler import Cost, Runnable
 from epbuild.plan.key import compute_action_key, describe_differences
 from epbuild.plan.made import Made
 from epbuild.plan.preparing import Preparation
-from epbuild.plan.result import ActionResult, make_action_record
+from epbuild.plan.result import DIAGNOSTICS, ActionResult, CompileResult, make_action_record
 from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import Verification, make_verification_id
 from epbuild.publish.sizes import SharingSaved, compute_savings
@@ -113,6 +117,7 @@ class BuildExecutor:
             self._results[ident] = status.made.result
             if recorded.get(ident) != status.made.key:  # found in the store, or built here by another configuration
                 known.append(make_step_record(ident, status.made.key, status.document, msgspec.to_builtins(status.made.result)))
+            self._write_diagnostics(ident, status.made.result)
             if status.state == "restorable":
                 self._ledger.end_current(current)  # in the order of the steps
                 current = []
@@ -260,7 +265,20 @@ class BuildExecutor:
             measured = Measurement(seconds if machine is None else result.measured.seconds, result.measured.peak_memory)
             self._workspace.record_measurement(get_cost_name(action.id, self._memory), measured)
         self._made[action.id] = Made(action, key, subject.document, result, tuple(subject.needed))
+        self._write_diagnostics(action.id, result)
         self._end_steps(action, NewResult(result, outcome, machine), seconds, origin if outcome == "restored" else None)
+
+    def _write_diagnostics(self, action: str, result: ActionResult) -> None:
+        """Write the diagnostic files of a result that are missing beside the action's log. Files that the store has lost are skipped."""
+        names = result.diagnostics if isinstance(result, CompileResult) else ()
+        folder = get_diagnostics_path(self._workspace.directory, action, self._memory.configuration.recipe)
+        for name in names:
+            place, blob = folder / PurePosixPath(name).relative_to(DIAGNOSTICS), result.artifacts[name]
+            if not is_inside(place, self._workspace.directory) or (place.is_file() and hash_file(place) == blob.digest):
+                continue  # a checkout may contain a link to another folder
+            place.unlink(missing_ok=True)
+            with suppress(MissingBlob, DamagedBlob):
+                self._store.materialize(blob.digest, place)
 
     def _end_steps(self, action: Action, new: NewResult, seconds: float, origin: Origin | None) -> None:
         """Report the end of each step of an action."""

@@ -186,9 +186,9 @@ class _Rebuilding:
 
     def _compare(self, made: Made, files: Mapping[str, Path], trees: Path) -> list[FileDifference]:
         """Return the differences between a rebuild and the stored result. If they differ, write both into `trees`."""
-        artifacts = made.result.artifacts
+        artifacts = {name: made.result.artifacts[name] for name in dict.fromkeys(made.result.names)}
         digests = {name: Payload.whole(path).sha256() for name, path in files.items()}
-        if digests == made.result.digests:
+        if digests == {name: artifact.digest for name, artifact in artifacts.items()}:
             return []
         lost = set[str]()
         for name, artifact in artifacts.items():

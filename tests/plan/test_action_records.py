@@ -83,6 +83,15 @@ def test_record_without_a_model_of_its_group_is_invalid(built: Workshop) -> None
     assert not is_action_record(changed(record, ("result", "models", 1), ABSENT))
 
 
+@pytest.mark.parametrize("name", ["diagnostics/lost.csv", "diagnostics/../../out.csv", "/diagnostics/out.csv", "out.csv"])
+def test_record_with_a_dangling_or_unsafe_diagnostic_file_is_invalid(built: Workshop, name: str) -> None:
+    record = of(record_files(built.cache)[0])
+    record["result"]["diagnostics"] = [name]
+    if "lost" not in name:
+        record["result"]["artifacts"][name] = record["result"]["log"]
+    assert not is_action_record(record)
+
+
 @pytest.mark.gate
 def test_builds_recover_from_one_flipped_bit_and_the_store_reports_damage(
     built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -466,6 +466,21 @@ def test_fallback_nodes_cannot_be_expected_where_fallback_is_disabled(workshop: 
         assert codes(problems_of(workshop, edited(text, change))) == problems
 
 
+@pytest.mark.parametrize("place", ["/tmp/graphs", "../graphs", "C:/graphs"])
+def test_diagnostic_files_outside_the_staging_directory_are_refused(workshop: Path, place: str) -> None:
+    lines = f"    ep: qnn\n    soc: SM8750\n    provider_options: {{dump_json_qnn_graph: true, json_qnn_graph_dir: {MARK}'{place}'}}\n"
+    sentence = f"option 'json_qnn_graph_dir': the path '{place}' must be relative and must not contain '..'."
+    check(workshop, target(lines, packages(QNN)), ("EPB212", f"{sentence} epbuild keeps the files beside the log of the step."))
+
+
+def test_diagnostic_options_are_part_of_the_key(workshop: Path) -> None:
+    lines = "    ep: qnn\n    soc: SM8750\n    provider_options: {dump_json_qnn_graph: true, rpc_control_latency: 1}\n"
+    found = planned(workshop, target(lines, packages(QNN)))
+    assert found.writes_diagnostics
+    assert found.eps[0].unkeyed == {"rpc_control_latency"}
+    assert found.eps[0].lasting_options.keys().isdisjoint({"dump_json_qnn_graph"})
+
+
 def test_a_weightless_model_needs_external_data(workshop: Path) -> None:
     text = target(f"    ep: openvino\n    device: {{type: npu, virtual: true}}\n{WEIGHTLESS}", PLUGIN)
     found = problems_of(workshop, text)
