@@ -334,7 +334,7 @@ CASES: dict[str, Case | str] = {
     "targets.*.eps[].device.virtual": Case({"targets.npu.eps.0.device.virtual": False}, given=INTEL_EPS),
     "targets.*.eps[].provider_options.*": Case({"targets.npu.eps.0.provider_options.vtcm_mb": 8}, given=EPS),
     "targets.*.run_options.*": Case({"targets.npu.run_options": {"qnn.htp_perf_mode": "burst"}}),
-    "targets.*.session_options.*": Case({"targets.npu.session_options": {"session.disable_cpu_ep_fallback": True}}),
+    "targets.*.session_options.*": Case({"targets.npu.session_options": {"session.disable_quant_qdq": True}}),
     "targets.*.environment.*": Case({"targets.npu.environment": {"QNN_TRACE": "1"}}),
     "targets.*.allow_unknown_options": Case({"targets.npu.allow_unknown_options": True}, counts=False),
     "targets.*.allow_unknown_session_keys": Case({"targets.npu.allow_unknown_session_keys": True}, counts=False),
