@@ -95,7 +95,10 @@ def test_a_workflow_gets_each_problem_once_as_an_annotation_and_tables_of_result
     assert done.returncode == 1
     annotations = [line for line in done.stderr.splitlines() if line.startswith("::error ")]
     assert len(annotations) == (done.stdout + done.stderr).count("Unable to compile any nodes") == 2
-    assert "::error file=epbuild.yaml,line=16,title=compile%3Abad/npu/bad::compiling 'bad' for npu failed: Unable to compile any nodes" in done.stderr
+    assert (
+        "::error file=epbuild.yaml,line=16,title=compile%3Abad/npu/bad::compiling 'bad' for npu failed: Unable to compile any nodes"
+        in done.stderr
+    )
     assert "\x1b[31mfailed\x1b[0m" in done.stdout
     text = summary.read_text(encoding="utf-8")
     [row] = [line for line in text.splitlines() if "Unable to compile any nodes" in line]

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.projects import Project
-from tests.support.quick_builds import write_project
+from tests.support.projects import Project, emitted
+from tests.support.quick_builds import write_model, write_project, write_standin_project
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Windows and macOS have no such names, or no such links")
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="Windows and macOS have no such names, or no such links")
 
-NO_TEXT = os.fsdecode(b"no-\xff-text")
+NO_TEXT = "no-\udcff-text"
+ODD = "größe 日本 & 100% (1)"
+LONG = "/".join(["long-name-" * 10] * 3)
 
 
+@pytest.mark.parametrize("name", [pytest.param(ODD, id="odd"), pytest.param(LONG, id="long")])
+def test_a_folder_with_an_odd_or_long_path_is_built_and_cleaned(project: Project, tmp_path: Path, name: str) -> None:
+    write_standin_project(project)
+    deep = Project(shutil.copytree(project.folder, tmp_path / name, ignore=shutil.ignore_patterns("standin")), project.cache)
+    (deep.folder / "left-1.onnx").rename(deep.folder / f"{ODD}.onnx")
+    deep.edit("left-${vars.quality}.onnx", f"{ODD}.onnx")
+    recipe = str(deep.recipe)
+    assert project.epbuild("plan", recipe).returncode == 0
+    assert len(emitted(project.build(recipe))) == 2
+    assert {"left/left_ctx.onnx", "right/right_ctx.onnx"} < deep.files().keys()
+    write_model(deep.folder / "right-1.onnx", seed=9)
+    assert emitted(project.build(recipe)) == {"emit:right/npu/directory"}
+    assert "Nothing to do" in project.epbuild("run", recipe).stdout
+    assert project.epbuild("clean", recipe).returncode == 0
+    assert deep.files() == {}
+
+
+@linux_only
 def test_names_that_are_not_utf8_are_built_recorded_and_cleaned(tmp_path: Path) -> None:
     project = write_project(Project(tmp_path / NO_TEXT, tmp_path / "cache"))
     recipe = f"{NO_TEXT}.yaml"
@@ -35,6 +55,7 @@ def test_names_that_are_not_utf8_are_built_recorded_and_cleaned(tmp_path: Path) 
     assert project.files() == {}
 
 
+@linux_only
 def test_links_to_themselves_are_reported_with_their_location(project: Project) -> None:
     write_project(project)
     (project.folder / "dist").symlink_to("dist")
@@ -50,6 +71,7 @@ def test_links_to_themselves_are_reported_with_their_location(project: Project) 
         assert "EPB100" in done.stderr
 
 
+@linux_only
 def test_a_deleted_working_folder_is_reported(project: Project) -> None:
     gone = project.folder / "gone"
     gone.mkdir()
