@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib
 import io
 import os
@@ -24,7 +23,7 @@ from epbuild.cli.completion import VARIABLE, answer_shell
 from epbuild.cli.options import ClickException, format_sentence
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.core.file_use import CLOSE_PROGRAM, describe_use
-from epbuild.core.host import is_broken_pipe, list_interrupts
+from epbuild.core.host import is_broken_pipe, is_path_too_long, list_interrupts
 from epbuild.core.safepath import shorten_reference
 from epbuild.core.shown import escape_sequences
 
@@ -178,7 +177,7 @@ def execute(arguments: Sequence[str]) -> int:
     except OSError as error:
         if is_broken_pipe(error):
             return discard_output()
-        if error.errno == errno.ENAMETOOLONG and error.filename:
+        if is_path_too_long(error) and error.filename:
             from epbuild.report.terminal.problems import print_problems
 
             where = Path(shorten_reference(os.fsdecode(error.filename)))

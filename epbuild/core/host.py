@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MAX_CHARACTERS = 1 << 16
+_FILENAME_TOO_LONG = 206  # ERROR_FILENAME_EXCED_RANGE of Windows
 _CLASSES = r"SYSTEM\CurrentControlSet\Control\Class"
 _INSTRUCTIONS = (
     *(
@@ -57,6 +58,11 @@ def is_broken_pipe(error: OSError) -> bool:
         return True
     is_of_write = error.filename is None and getattr(error, "winerror", None) is None
     return is_windows() and error.errno == errno.EINVAL and is_of_write
+
+
+def is_path_too_long(error: OSError) -> bool:
+    """Return whether the system refused a path because of its length."""
+    return error.errno == errno.ENAMETOOLONG or getattr(error, "winerror", None) == _FILENAME_TOO_LONG
 
 
 def get_change_time_ns(path: str | os.PathLike[str], status: os.stat_result) -> int:

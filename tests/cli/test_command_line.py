@@ -203,8 +203,13 @@ def test_an_error_of_the_operating_system_names_the_file(
         assert run(capsys, "validate") == (3, "", ["epbuild: error: epbuild.yaml: Permission denied"])
 
 
-def test_a_path_that_is_too_long_is_an_error_with_code_and_hint(capsys: pytest.CaptureFixture[str]) -> None:
-    with raising(OSError(errno.ENAMETOOLONG, "File name too long", "x" * 5000)):
+@pytest.mark.parametrize(("number", "of_windows"), [(errno.ENAMETOOLONG, None), (errno.ENOENT, 206)])
+def test_a_path_that_is_too_long_is_an_error_with_code_and_hint(
+    capsys: pytest.CaptureFixture[str], number: int, of_windows: int | None
+) -> None:
+    refused = OSError(number, "File name too long", "x" * 5000)
+    refused.winerror = of_windows  # type: ignore[attr-defined]  # exists only on Windows
+    with raising(refused):
         code, out, error = run(capsys, "validate")
     words = "error: the path is longer than this system allows. Shorten the path, or move the folder. [EPB516]"
     assert (code, out, error) == (3, "", [f"{'x' * 256}…: {words}"])

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.projects import Project, emitted
 from tests.support.quick_builds import write_model, write_project, write_standin_project
+from tests.support.windows import wine_lacks
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="Windows and macOS have no such names, or no such links")
 
@@ -19,7 +20,8 @@ ODD = "größe 日本 & 100% (1)"
 LONG = "/".join(["long-name-" * 10] * 3)
 
 
-@pytest.mark.parametrize("name", [pytest.param(ODD, id="odd"), pytest.param(LONG, id="long")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [pytest.param(ODD, id="odd"), pytest.param(LONG, id="long", marks=wine_lacks("long paths"))])
 def test_a_folder_with_an_odd_or_long_path_is_built_and_cleaned(project: Project, tmp_path: Path, name: str) -> None:
     write_standin_project(project)
     deep = Project(shutil.copytree(project.folder, tmp_path / name, ignore=shutil.ignore_patterns("standin")), project.cache)

@@ -46,6 +46,7 @@ _BUILDS = (
             "tests/e2e/test_left_to_the_cpu.py",
             "tests/e2e/test_failures.py",
             "tests/e2e/test_quickstart.py",
+            "tests/e2e/test_odd_names.py",
             "tests/e2e/test_concurrent_builds.py::test_two_builds_in_one_workspace_run_each_action_once",
         ),
         markers="",
