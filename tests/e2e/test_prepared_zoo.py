@@ -84,7 +84,7 @@ def test_models_compile_fully_when_quantized_and_failures_are_tried_once(zoo: Pr
     assert again["remembered"]
     assert again["problems"][0]["message"] == failed["problems"][0]["message"]
     assert zoo.epbuild("run", "--check").returncode == 0
-    assert f"failed   {ODD}\n" in zoo.epbuild("plan").stdout
+    assert f"failed  {ODD}\n" in zoo.epbuild("plan").stdout
 
     [retried] = [event for event in zoo.build("--retry") if event["event"] == "step_failed"]
     assert not retried["remembered"]
