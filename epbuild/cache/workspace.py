@@ -232,7 +232,7 @@ def get_action_name(action: str, recipe: str) -> str:
 
 
 def get_diagnostics_path(workspace: Path, action: str, recipe: str = DEFAULT_RECIPE) -> Path:
-    """Return the folder, beside the log of an action, of the files that diagnostic options requested."""
+    """Return the folder for an action's diagnostic files, beside the action's log."""
     return get_log_path(workspace, action, recipe).with_suffix("")
 
 

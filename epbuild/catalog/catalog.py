@@ -116,7 +116,7 @@ def get_short_name(ep: str) -> str:
 
 @cache
 def list_session_keys() -> SessionKeys:
-    """Return the described session keys, and those that are only known from the libraries of ONNX Runtime releases."""
+    """Return the session keys that the catalog describes, and the keys found in the libraries of ONNX Runtime releases."""
     return read_session_keys(_read_data(_SESSION), _read_toml(_LIBRARY_KEYS))
 
 

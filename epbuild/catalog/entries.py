@@ -53,7 +53,7 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     takes_every_node: bool = False
     """True if the EP takes every node, so that later EPs in the list get no nodes."""
     weightless: Mapping[str, Literal["none", "external"]] = field(default_factory=dict)
-    """Support of weightless contexts, by the type of the device. Types for which support was never tested are missing."""
+    """Support of weightless contexts, by device type. Untested device types are missing."""
     genai_provider: str | None = None
     """Name of the EP in onnxruntime-genai. Empty if genai does not know the EP; None if the name equals ONNX Runtime's."""
     quantized_io_option: str | None = None
@@ -254,7 +254,7 @@ def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> EpE
 
 
 def read_session_keys(document: Mapping[str, Any], releases: Mapping[str, str]) -> SessionKeys:
-    """Return the session keys in the document `session.toml`, and those in the libraries of `releases`, which are separated by spaces."""
+    """Return the session keys of `session.toml` and of `releases`. `releases` maps a release to its keys, separated by white space."""
     origin, described = document["origin"], {*document["options"], *document["reserved"]}
     others = {
         name: {"type": "text", "output": "unknown", "origin": f"string in onnxruntime {release}", "meaning": "Not described."}

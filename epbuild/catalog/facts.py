@@ -268,7 +268,7 @@ class NameTable(Struct, frozen=True, dict=True):
         return {spelling.casefold(): name for spelling, name in reversed(spelled)}
 
     def find(self, text: str) -> str | None:
-        """Return the name that `text` spells or that has this product name, or None. Ignore case and repeated spaces."""
+        """Return the hardware name for a name or product name, or None if it is unknown. Ignore case and repeated spaces."""
         return self.names.get(" ".join(text.split()).casefold())
 
     def suggest_product(self, text: str) -> str | None:

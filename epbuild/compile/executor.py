@@ -134,7 +134,7 @@ def _list_artifacts(models: Sequence[CompiledModel]) -> tuple[str, ...]:
 
 
 def _move_diagnostics(staging: Path, artifacts: Collection[str]) -> tuple[str, ...]:
-    """Move the files that the worker wrote in addition to `artifacts` into a folder beside the artifacts. Return their names there."""
+    """Move all files of the worker except `artifacts` into the folder of diagnostic files. Return their new names."""
     ours = {REQUEST, *(f"{_OUTPUT}/{name}" for name in artifacts)}
     found = {path.relative_to(staging).as_posix(): path for path in sorted(staging.rglob("*")) if is_regular(path)}
     names = []

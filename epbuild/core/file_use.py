@@ -19,7 +19,7 @@ CLOSE_PROGRAM = "Close the program that uses it, and run the command again."
 """Hint for a file from `describe_use`."""
 
 _ANSWER = "use"
-"""Attribute of an error that keeps the result of `describe_use`."""
+"""Attribute of an error in which `describe_use` caches its result."""
 _PAUSES_SECONDS = (0.01, 0.05, 0.2, 0.5)
 _MAX_FILES = 1000
 _ACCESS_DENIED = 5

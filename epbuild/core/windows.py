@@ -133,7 +133,10 @@ class Job:
 
 
 def join_job() -> None:
-    """Put this process into a job, which ends with it. So a killed epbuild leaves no process that was not yet in a job of its own."""
+    """Put this process into a job that ends with the process.
+
+    If epbuild is killed, Windows then also ends workers that epbuild had not yet put into their own job.
+    """
     job = Job.new()
     if job is not None and not job.add(_THIS_PROCESS):
         job.end()

@@ -23,7 +23,7 @@ class Ledger:
         progress: Progress,
         find_position: Callable[[str], Position | None] = lambda action: None,
     ) -> None:
-        """`find_position` returns the position of an action's definition in the recipe, by the id of the action."""
+        """`find_position` returns where the recipe defines the action with an id."""
         self.outcomes: dict[str, Outcome] = {}
         self.exit_code = 0
         self.steps = steps

@@ -159,7 +159,7 @@ def _describe_origin(planned: PlannedPart, model: ManifestModel) -> dict[str, An
 
 
 def _describe_runs(part: Part, *, is_compiled: bool) -> dict[str, Any]:
-    """Return the run options and the adapters of a variant. The format of packages has no place for them, so applications pass them."""
+    """Return the run options and adapters of a variant. Model packages have no fields for them, so applications pass them."""
     return {
         **({"run_options": dict(part.target.run_options)} if part.target.run_options and is_compiled else {}),
         **({"adapters": sorted(part.adapters)} if part.adapters else {}),

@@ -40,7 +40,7 @@ def find_runtime_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[P
 
 
 def find_session_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem]:
-    """Yield a problem for each expectation of fallback nodes that a session key of the target rules out."""
+    """Yield a problem for each member that expects fallback nodes although the target forbids CPU fallback."""
     if target.may_use_cpu or len(target.compiling) < len(target.eps):
         return
     for expected in dict.fromkeys(member.expect for member in group.members):

@@ -343,7 +343,7 @@ class _OptionValidator:
                     self._check_place(name, self.values[name], setting.where)
 
     def _check_place(self, name: str, value: str, where: Position) -> None:
-        """Add a problem if the files of a diagnostic option would be written outside the staging directory, where epbuild keeps none."""
+        """Add a problem if the path of a diagnostic option leads outside the staging directory. epbuild only keeps files inside it."""
         if is_anchored(value) or is_outside(value):
             message = f"{self.rules.kind} '{name}': the path '{value}' must be relative and must not contain '..'"
             self._add_problem("EPB212", message, where, "epbuild keeps the files beside the log of the step.")

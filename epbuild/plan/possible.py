@@ -27,7 +27,7 @@ def compile_problems(target: Target, eps: Sequence[PlannedEp]) -> Iterator[Probl
 
 
 def find_session_conflicts(target: PlannedTarget, settings: Mapping[str, Setting]) -> Iterator[Problem]:
-    """Yield a problem for each session key that an EP of the target rules out. `settings` has the keys as written."""
+    """Yield a problem for each session key that conflicts with an EP of the target. `settings` has the positions of the keys."""
     if not target.may_use_cpu and any(ep.entry.ep == CPU_EP for ep in target.eps):
         message = f"{NO_FALLBACK} excludes {CPU_EP}, but the target lists both"
         yield Problem("EPB214", message, settings[NO_FALLBACK].where, "Remove one of them.")

@@ -28,7 +28,7 @@ class OptionFile(Struct, frozen=True):
 
 
 NO_FALLBACK = "session.disable_cpu_ep_fallback"
-"""Session key with which ONNX Runtime fails if a node would run on the CPU EP."""
+"""Session key that forbids CPU fallback."""
 
 
 class PlannedEp(Struct, frozen=True):
@@ -116,7 +116,7 @@ class PlannedTarget(Struct, frozen=True, dict=True):
 
     @property
     def is_weightless(self) -> bool:
-        """True if contexts shall contain no weights."""
+        """True if a session key requests contexts without weights."""
         options = self.session_options
         return options.get("ep.enable_weightless") == "1" or options.get("ep.enable_weightless_mode", "0") != "0"
 

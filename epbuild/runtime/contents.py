@@ -12,7 +12,10 @@ Content = bytes | bytearray | memoryview | mmap.mmap
 
 
 class Contents:
-    """Content of files in memory, by path. `given` has paths relative to the folder at `path`, or to that of the manifest at `path`."""
+    """Content of files in memory, by path.
+
+    The paths in `given` are relative to the folder `path`. If `path` is a manifest, they are relative to the manifest's folder.
+    """
 
     def __init__(self, path: Path, given: Mapping[str, Content] | None) -> None:
         root = path.parent if path.suffix == Path(MANIFEST).suffix and not path.is_dir() else path

@@ -13,7 +13,7 @@ _NUMBERS = 3
 
 
 def describe_newer_sdk(variant: Variant, model: str) -> str | None:
-    """Return a sentence, without a full stop, about an SDK that is newer than the EP's on this machine. None if there is none."""
+    """Return a warning without a full stop if a newer SDK than the one here compiled the model, or None."""
     for ep in variant.eps:
         compiled, here = variant.sdks.get(model, {}).get(ep.name), _find_sdk(ep)
         if compiled is not None and here is not None and is_newer(compiled, here):

@@ -138,7 +138,7 @@ def _read_manifest(path: Path, *, or_none: bool = False) -> dict[str, Any] | Non
 
 
 def _parse_manifest(path: Path, content: bytes, *, or_none: bool = False) -> dict[str, Any] | None:
-    """Return the document of a manifest at `path`. Raises OpenError as `_read_manifest` does."""
+    """Return the document of a manifest. With `or_none`, return None for another document. Raises OpenError."""
     try:
         document = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:

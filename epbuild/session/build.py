@@ -269,7 +269,7 @@ class BuildExecutor:
         self._end_steps(action, NewResult(result, outcome, machine), seconds, origin if outcome == "restored" else None)
 
     def _write_diagnostics(self, action: str, result: ActionResult) -> None:
-        """Write the diagnostic files of a result that are missing beside the action's log. Files that the store has lost are skipped."""
+        """Write the missing diagnostic files of a result beside the action's log. Skip files that are missing in the store."""
         names = result.diagnostics if isinstance(result, CompileResult) else ()
         folder = get_diagnostics_path(self._workspace.directory, action, self._memory.configuration.recipe)
         for name in names:

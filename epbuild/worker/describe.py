@@ -1,7 +1,7 @@
 """Description of a context binary: `python -I describe.py request.json`.
 
-Reports the graphs of a binary with their inputs and outputs, as the QNN System API of the EP's package describes them. The layouts of
-its structures are those of QNN System API 1.x. Pipes, lifeline and reports work as in `compile.py`.
+Reports the graphs of a binary with their inputs and outputs, as the QNN System API of the EP's package describes them. The structures
+have the layouts of QNN System API 1.x. Pipes, lifeline and reports work as in `compile.py`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FIXED_POINT = {
 
 
 class Unreadable(Exception):
-    """Error of a file that the library does not read as a context binary."""
+    """Error for a file that the library cannot read as a context binary."""
 
 
 class Version(ctypes.Structure):

@@ -39,7 +39,7 @@ FindEp = Callable[[str | None], ContextEp | None]
 
 
 def name_weights(reference: str, ep: ContextEp | None) -> str | None:
-    """Return the reference of the weights file beside a context binary. Return None if the EP looks for no weights there."""
+    """Return the reference of the weights file beside a context binary. Return None if the EP has no such file."""
     rule = ep.weights_rule if ep is not None else None
     path = PurePosixPath(reference)
     if rule is None or path.suffix != rule.beside:

@@ -50,7 +50,7 @@ class ProblemWriter:
         self._warned: dict[tuple[Kind, str], int] = {}
 
     def write(self, problems: Iterable[Problem], kind: Kind = "error", definition: Position | None = None) -> None:
-        """Write the problems, sorted by location. Annotations of problems of a step are at the position of its `definition`."""
+        """Write the problems, sorted by location. If a step failed, its annotations point to its `definition` in the recipe."""
         color = has_colors(sys.stderr)
         for problem in sorted(problems, key=get_sort_key):
             self._write(problem, kind, color, definition)

@@ -41,7 +41,7 @@ _OUTCOMES = {
     "failed (allowed)": ("allowed",),
     "interrupted": ("interrupted",),
 }
-"""Outcomes of steps, by the words that the end of a build has for their number."""
+"""Outcomes of steps, by the label of their number in a build summary."""
 _NEVER = "This recipe has not been built here with these settings: run `epbuild run`."
 
 

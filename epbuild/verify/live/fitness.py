@@ -41,7 +41,7 @@ class SdkDifference(Struct, frozen=True):
 
 
 def compare_sdks(model: Model, attempt: Attempt) -> list[SdkDifference]:
-    """Return the versions for each EP whose SDK is known on both sides. Of several nodes of an EP, the newest one counts."""
+    """Compare the SDK versions in a model with the ones on this machine. For several nodes of an EP, use the newest version."""
     here = {report["ep"]: report["version"] for report in attempt.find_reports("sdk")}
     newest: dict[str, str] = {}
     for node in model.nodes:
@@ -70,7 +70,7 @@ def report_sdks(attempt: Attempt, models: Mapping[str, Model], shown: Mapping[st
 def report_fitness(
     attempt: Attempt, models: Mapping[str, Model], shown: Mapping[str, str], loads: Sequence[Finding]
 ) -> Iterator[Finding]:
-    """Yield a `here` finding for each model. `loads` has the model's finding of the check `load` for each model."""
+    """Yield a `here` finding for each model. `loads` maps each model to its `load` finding."""
     for (name, model), load in zip(models.items(), loads, strict=True):
         answers = {report["answer"]: report["ep"] for report in attempt.find_reports("compatibility") if report["model"] == name}
         newer = [sdk for sdk in compare_sdks(model, attempt) if sdk.is_newer]

@@ -62,7 +62,7 @@ class Session(Struct, frozen=True):
     """Options and session keys that are omitted because their files are missing."""
     custom_ops: tuple[CustomOpLibraries, ...] = ()
     from_memory: bool = False
-    """True to pass models and their external data from memory. Context binaries stay in files, to which a session key leads."""
+    """True to pass models and their external data from memory. A session key names the folder of the context binaries."""
 
     def with_sharing(self, *, share: bool) -> Session:
         """Return the session with sharing of contexts enabled or disabled."""
