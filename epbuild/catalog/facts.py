@@ -229,15 +229,17 @@ class KnownName(Struct, frozen=True):
     """Known value of an option of type `name`, such as a SoC."""
 
     name: str
+    """Name to write in a recipe."""
     canonical: str
     """Value to pass to the EP: the name, or a number if the EP does not know the name."""
     spellings: tuple[str, ...]
     """Other accepted spellings."""
     products: tuple[str, ...]
-    """Product names that a recipe's short forms accept."""
+    """Product names that recipes may use instead."""
     facts: Mapping[str, str]
-    """Other columns of the row, by name."""
+    """Other columns of the row, such as the architecture, by name."""
     origin: str
+    """Source of the row."""
 
 
 class ImpliedValue(Struct, frozen=True):

@@ -21,8 +21,8 @@ from epbuild.report.json.checks import (
     build_version_document,
 )
 from epbuild.report.json.documents import print_json
+from epbuild.report.listeners import show_activity
 from epbuild.report.terminal.checks import HealthPrinter, print_devices, print_known_names
-from epbuild.report.terminal.live import show_activity
 from epbuild.report.terminal.screen import print_line
 
 app = make_application()
@@ -86,7 +86,8 @@ def doctor(
         found = run_checks(request, lambda result: None)
         print_json(build_health_document(found))
     else:
-        printer = HealthPrinter(f"epbuild {__version__}")
+        printer = HealthPrinter()
+        printer.print_title(f"epbuild {__version__}")
         found = run_checks(request, printer.print_check)
         printer.print_sum(found)
     return 0 if found.is_healthy else 1

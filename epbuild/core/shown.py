@@ -34,6 +34,13 @@ class NoProgressLines:
 NO_LINES = NoProgressLines()
 
 
+def shorten_name(text: str, max_length: int) -> str:
+    """Return an escaped name, with `...` in place of the middle of a long name."""
+    text = escape_controls(text)
+    half = (max_length - 3) // 2
+    return text if len(text) <= max_length else f"{text[:half]}...{text[-half:]}"
+
+
 def format_path(path: Path) -> str:
     """Return a path as text. A path below the current directory becomes relative to it. Relative paths have `/` on every system."""
     if path.is_relative_to(cwd := Path.cwd()):

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from epbuild.commands.graph import REMOTE, GraphNode, StepGraph
 from epbuild.core.errors import EnvironmentFailure, Problem, escape_controls
+from epbuild.core.shown import shorten_name
 from epbuild.core.units import format_count
 
 _MAX_NAME = 48
@@ -57,13 +58,13 @@ def format_counts(states: Mapping[str, int]) -> str:
 def format_label(node: GraphNode) -> tuple[str, ...]:
     """Return the label of a node without its sign. A group's label also has the number of steps in each state."""
     remote = REMOTE if node.state.endswith(REMOTE) and not node.grouped else ""
-    first = f"{shorten_name(node.title)}{remote}"
+    first = f"{shorten_name(node.title, _MAX_NAME)}{remote}"
     return (first, format_counts(node.states)) if node.grouped else (first,)
 
 
 def format_heading(graph: StepGraph) -> tuple[str, ...]:
     """Return the title of the picture. If steps are grouped, also return a line about the grouping."""
-    total = f"{shorten_name(graph.recipe)}: {format_count(graph.steps, 'step')}"
+    total = f"{shorten_name(graph.recipe, _MAX_NAME)}: {format_count(graph.steps, 'step')}"
     if graph.grouped_by is None:
         return (total,)
     return total, f"grouped by {graph.grouped_by}: {format_count(len(graph.nodes), 'node')}. Name steps to see them one by one."
@@ -73,13 +74,6 @@ def format_tooltip(node: GraphNode) -> tuple[str, ...]:
     """Return the lines of a node's tooltip."""
     state = format_counts(node.states) if node.grouped else node.state
     return (escape_controls(node.name), state, *map(escape_controls, node.reasons[:_MAX_REASONS]))
-
-
-def shorten_name(text: str) -> str:
-    """Escape a name, and replace the middle of a long name with `...`."""
-    text = escape_controls(text)
-    half = (_MAX_NAME - 3) // 2
-    return text if len(text) <= _MAX_NAME else f"{text[:half]}...{text[-half:]}"
 
 
 def format_tree(graph: StepGraph) -> str:
@@ -131,7 +125,7 @@ def format_dot(graph: StepGraph) -> str:
             attributes = f'style=rounded, color="{FRAME[0]}", fontsize=10'
             lines += [
                 f"  subgraph cluster_{number} {{",
-                f"    graph [label={_quote_dot([shorten_name(box)])}, {attributes}, tooltip={_quote_dot([box])}];",
+                f"    graph [label={_quote_dot([shorten_name(box, _MAX_NAME)])}, {attributes}, tooltip={_quote_dot([box])}];",
                 *(f"    {line}" for line in _format_dot_nodes(nodes)),
                 "  }",
             ]
@@ -228,7 +222,7 @@ def format_mermaid(graph: StepGraph) -> str:
         if box:
             inside = ["direction LR", *nodes]
             lines += [
-                f"  subgraph b{number}[{_quote_mermaid([shorten_name(box)])}]",
+                f"  subgraph b{number}[{_quote_mermaid([shorten_name(box, _MAX_NAME)])}]",
                 *(f"    {line}" for line in inside),
                 "  end",
             ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -134,3 +135,19 @@ class WaitingRow(Listener):
         if self._rows is not None:
             self._rows.close()
             self._rows = None
+
+
+@contextmanager
+def show_activity(name: str, words: str) -> Iterator[None]:
+    """Show a row with a spinner on standard error while the block runs, if standard error is a terminal."""
+    if not is_screen(sys.stderr):
+        yield
+        return
+    from epbuild.report.terminal.live import Rows  # Import late, because few commands wait.
+
+    rows = Rows(sys.stderr)
+    try:
+        rows.show(name, words)
+        yield
+    finally:
+        rows.close()

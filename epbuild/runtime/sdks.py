@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterable
 
 from .plugins import SDK_ATTRIBUTES
 from .variants import Ep, Variant
@@ -15,13 +16,23 @@ _NUMBERS = 3
 def describe_newer_sdk(variant: Variant, model: str) -> str | None:
     """Return a warning without a full stop if a newer SDK than the one here compiled the model, or None."""
     for ep in variant.eps:
-        compiled, here = variant.sdks.get(model, {}).get(ep.name), _find_sdk(ep)
+        compiled, here = find_compiling_sdk(variant.sdks.get(model, ()), ep.name), _find_sdk(ep)
         if compiled is not None and here is not None and is_newer(compiled, here):
             text = (
                 f"the model {model} was compiled with the SDK {compiled}, which is newer than {here}, the SDK of {ep.name} here"
             )
             return f"{text}; install {ep.package or ep.name}"
     return None
+
+
+def find_compiling_sdk(sdks: Iterable[tuple[str, str]], ep: str) -> str | None:
+    """Return the newest SDK version of an EP's nodes, or None. `sdks` has pairs of a node's `source` and its version.
+
+    QNN's nodes have the EP's name as their source, or `QNN`, in upper or lower case.
+    """
+    name = ep.casefold()
+    names = {name, name.removesuffix("executionprovider")}
+    return max((version for source, version in sdks if source.casefold() in names), key=_read_version, default=None)
 
 
 def is_newer(compiled: str, here: str) -> bool:

@@ -81,8 +81,8 @@ class Variant:
     """Custom operators in the models."""
     uncompiled: frozenset[str] = frozenset()
     """Names of the models that were not compiled and run on the CPU EP."""
-    sdks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Version of the SDK that compiled each model, by model and EP."""
+    sdks: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    """Pairs of the `source` and the `ep_sdk_version` of the nodes that have an SDK version, by model."""
     alone: frozenset[str] = frozenset()
     """Names of the compiled models that share no weights, in a variant whose other models do."""
     run_options: Mapping[str, str] = field(default_factory=dict)
@@ -204,9 +204,9 @@ def _find_alone(models: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     return frozenset(name for name, key in keys.items() if counts[key] == 1) if len(counts) > 1 else frozenset()
 
 
-def _read_sdks(model: Mapping[str, Any]) -> dict[str, str]:
+def _read_sdks(model: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     nodes = _check_list_of_dicts(model.get("ep_context_nodes", []), "ep_context_nodes")
-    return {str(node.get("source")): str(node["ep_sdk_version"]) for node in nodes if node.get("ep_sdk_version")}
+    return tuple((str(node.get("source")), str(node["ep_sdk_version"])) for node in nodes if node.get("ep_sdk_version"))
 
 
 def _read_ep(ep: Mapping[str, Any], distributions: Mapping[str, str]) -> Ep:

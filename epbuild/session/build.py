@@ -271,6 +271,8 @@ class BuildExecutor:
     def _write_diagnostics(self, action: str, result: ActionResult) -> None:
         """Write the missing diagnostic files of a result beside the action's log. Skip files that are missing in the store."""
         names = result.diagnostics if isinstance(result, CompileResult) else ()
+        if not names:
+            return
         folder = get_diagnostics_path(self._workspace.directory, action, self._memory.configuration.recipe)
         for name in names:
             place, blob = folder / PurePosixPath(name).relative_to(DIAGNOSTICS), result.artifacts[name]

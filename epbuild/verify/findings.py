@@ -10,7 +10,7 @@ from msgspec import Struct
 Outcome = Literal["passed", "failed", "skipped"]
 """Outcome of a check. `skipped`: the check was not possible, which is not a failure. The message gives the reason."""
 Fitness = Literal["best", "runs", "recompile", "cannot"]
-"""How this machine runs a compiled model, from best to worst."""
+"""Fitness of this machine for a compiled model, from best to worst."""
 EMIT_AGAIN = "Emit or copy it again."
 
 
@@ -46,7 +46,7 @@ class Finding(Struct, frozen=True):
     figures: tuple[Mapping[str, Any], ...] = ()
     """Metrics of each output if the model was run, and whether its inputs were given or generated."""
     fitness: Fitness | None = None
-    """How this machine runs the model. None for other checks than `here`."""
+    """Fitness of this machine for the model. None unless the check is `here`."""
 
 
 def make_failed(check: str, subject: str, flaw: Flaw) -> Finding:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from contextlib import AbstractContextManager
+from importlib import metadata
 from pathlib import Path
 
 import msgspec
@@ -37,6 +38,7 @@ from epbuild.session.planning import read_plan
 from tests.support.moments import at_each_call
 
 COMMANDS = list(app._COMMANDS)
+IS_INSTALLED = any(metadata.distributions(name="epbuild"))
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, list[str]]:
@@ -86,7 +88,8 @@ def test_the_json_version_has_what_a_bug_report_needs(capsys: pytest.CaptureFixt
     code, out, error = run(capsys, "version", "--json")
     document = json.loads(out)
     assert (code, error, document["epbuild"]) == (0, [], __version__)
-    assert document["packages"]["msgspec"] == msgspec.__version__
+    # A checkout that is not installed, as under wine, does not know its packages.
+    assert document["packages"].get("msgspec") == (msgspec.__version__ if IS_INSTALLED else None)
     assert "pytest" not in document["packages"]
     assert document["system"] == platform.platform()
 

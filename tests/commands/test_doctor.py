@@ -367,7 +367,7 @@ def test_doctor_json_matches_its_schema_and_lines_fit_a_terminal(folder: Path, c
     for document in (json.loads(format_json(each)) for each in (build_health_document(found), build_devices_document(found))):
         jsonschema.validate(document, read_schema("doctor"))
         assert document["healthy"] is False
-    printer = HealthPrinter("epbuild")
+    printer = HealthPrinter()
     for check in found.checks:
         printer.print_check(check)
     printer.print_sum(found)

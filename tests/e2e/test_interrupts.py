@@ -49,17 +49,7 @@ main()
 
 
 def run_until(project: Project, moment: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    _, environment = project.command()
-    return subprocess.run(
-        [sys.executable, "-c", AT_CALL, str(moment), *arguments],
-        cwd=project.folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=PATIENCE,
-        check=False,
-    )
+    return project.run_script(AT_CALL, str(moment), *arguments, timeout=PATIENCE)
 
 
 def check_moments(project: Project, moments: int, *arguments: str) -> None:

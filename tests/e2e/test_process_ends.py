@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,17 +98,7 @@ def check_end(project: Project) -> None:
 
 @pytest.mark.parametrize("number", list_interrupts(), ids=lambda number: signal.Signals(number).name)
 def test_interrupted_build_ends_its_worker_and_exits_with_130(waiting: Project, number: int) -> None:
-    _, environment = waiting.command()
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPT, str(number), str(waiting.folder.parent / "begun"), "run", STEP],
-        cwd=waiting.folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = waiting.run_script(INTERRUPT, str(number), str(waiting.folder.parent / "begun"), "run", STEP, timeout=PATIENCE)
     assert done.returncode == 130, done.stderr
     assert "epbuild: interrupted; finished work is kept" in done.stderr
     check_end(waiting)

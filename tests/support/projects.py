@@ -95,6 +95,19 @@ class Project:
         """Run a command that ends by itself. Use `command` to start one that does not."""
         return warm_start.run(arguments, self.folder, self.command()[1], timeout=_SECONDS, cold=self.cold)
 
+    def run_script(self, script: str, *arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
+        """Run the text of a Python script in the folder, with the environment of `epbuild`."""
+        return subprocess.run(
+            [sys.executable, "-c", script, *arguments],
+            cwd=self.folder,
+            env=self.command()[1],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=timeout,
+            check=False,
+        )
+
     def build(self, *arguments: str) -> list[dict[str, Any]]:
         """Run a build that has to succeed, and return its events."""
         done = self.epbuild("run", *arguments, "--json")

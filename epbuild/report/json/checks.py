@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, UnsetType
 
 from epbuild import __version__
+from epbuild.catalog.facts import KnownName
 from epbuild.core.host import count_cpus
 from epbuild.core.redact import conceal_text, redact
 from epbuild.report.json.documents import Document, View, build_view
@@ -40,7 +41,7 @@ class FindingView(View, frozen=True, kw_only=True):
     figures: tuple[Mapping[str, Any], ...] | UnsetType = UNSET
     """Metrics of each output, and the kind of inputs that the model was run with. Absent if the model was not run."""
     fitness: Fitness | UnsetType = UNSET
-    """How this machine runs the model. Absent for other checks than `here`."""
+    """Fitness of this machine for the model. Absent unless the check is `here`."""
 
 
 class FindingsDocument(Document, frozen=True, kw_only=True):
@@ -81,7 +82,10 @@ def build_version_document() -> VersionDocument:
     from epbuild.commands.doctor.health import EXTRAS
 
     packages: dict[str, str] = {}
-    for requirement in map(Requirement, sorted(requires("epbuild") or ())):
+    requirements: list[str] = []
+    with suppress(PackageNotFoundError):  # epbuild runs from a checkout that is not installed
+        requirements = requires("epbuild") or []
+    for requirement in map(Requirement, sorted(requirements)):
         is_used = requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in ("", *EXTRAS))
         with suppress(PackageNotFoundError):
             packages |= {requirement.name: version(requirement.name)} if is_used else {}
@@ -196,37 +200,19 @@ class DevicesDocument(Document, frozen=True, kw_only=True):
     """Toolchains of the recipe or, without a recipe, the newest toolchains on this machine."""
 
 
-class KnownNameView(View, frozen=True, kw_only=True):
-    """Known value of an option that names hardware, such as a SoC."""
-
-    name: str
-    """Name to write in a recipe."""
-    canonical: str
-    """Value that the EP receives."""
-    spellings: tuple[str, ...]
-    """Other accepted spellings."""
-    products: tuple[str, ...]
-    """Product names that `soc` accepts."""
-    facts: Mapping[str, str]
-    """Properties, such as the architecture, by name."""
-    origin: str
-    """Source of the row."""
-
-
 class KnownNamesDocument(Document, frozen=True, kw_only=True):
     """Document that `devices --ep EP --json` prints."""
 
     ep: str
     """Name of the EP."""
-    options: Mapping[str, tuple[KnownNameView, ...]]
+    options: Mapping[str, tuple[KnownName, ...]]
     """Known values, by option of the EP."""
 
 
 def build_known_names_document(ep: str, entries: Sequence[EpEntry]) -> KnownNamesDocument:
     """Return the document of `devices --ep EP --json`."""
     tables = {option: table for entry in entries for option, table in entry.names.items()}
-    views = {option: tuple(build_view(KnownNameView, row) for row in table.rows) for option, table in tables.items()}
-    return KnownNamesDocument(ep=ep, options=views)
+    return KnownNamesDocument(ep=ep, options={option: table.rows for option, table in tables.items()})
 
 
 class HealthDocument(Document, frozen=True, kw_only=True):

@@ -67,9 +67,11 @@ def _print_subjects(subjects: Sequence[str], text: str) -> None:
 class HealthPrinter:
     """Printer that shows each check with its hint as it finishes, and finally the number of errors and warnings."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self) -> None:
         self._color = has_colors(sys.stdout)
         self._before: tuple[str, str] | None = None
+
+    def print_title(self, title: str) -> None:
         print_line(paint(title, BOLD, self._color))
 
     def print_check(self, check: HealthCheck) -> None:
@@ -94,12 +96,10 @@ def print_devices(found: Diagnoses) -> None:
     if rows:
         head, *lines = format_columns([("EP", "ONNX Runtime", "device", "compiles for", "loads"), *rows])
         print_lines([paint(head, BOLD, color), *lines, ""])
-    before: tuple[str, str] | None = None
+    printer = HealthPrinter()
     for check in found.checks:
-        subject = check.topic if check.topic != "ep" else ""
         if check.state != "ok":
-            print_lines(_format_check(check, "" if (subject, check.name) == before else subject, color=color))
-        before = (subject, check.name)
+            printer.print_check(check)
     if not found.is_healthy:
         print_line("Builds cannot run until the errors are fixed.")
 

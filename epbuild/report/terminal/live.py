@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TextIO
 
 from rich.console import Console, ConsoleRenderable
@@ -16,7 +14,6 @@ from rich.text import Text
 
 from epbuild.core.units import format_count, format_estimate
 from epbuild.engine.events import Completion
-from epbuild.report.terminal.screen import is_screen
 
 
 class Rows:
@@ -84,16 +81,3 @@ class _SubjectColumn(ProgressColumn):
         left = 0.0 if expected is None else expected - time.monotonic()
         # Once the estimate has passed, the time left is unknown.
         return Text(f"{task.description}, about {format_estimate(left)} left" if left > 0 else task.description)
-
-
-@contextmanager
-def show_activity(name: str, words: str) -> Iterator[None]:
-    """Show a row with a spinner on standard error while the block runs, if standard error is a terminal."""
-    rows = Rows(sys.stderr) if is_screen(sys.stderr) else None
-    try:
-        if rows is not None:
-            rows.show(name, words)
-        yield
-    finally:
-        if rows is not None:
-            rows.close()

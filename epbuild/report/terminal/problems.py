@@ -19,6 +19,7 @@ from typing import Literal
 from epbuild.core.errors import Position, Problem, escape_controls, get_sort_key
 from epbuild.core.redact import redact
 from epbuild.core.safepath import resolve_links
+from epbuild.core.shown import shorten_name
 from epbuild.core.units import format_count
 from epbuild.report.terminal.screen import DIM, WIDTH, has_colors, is_github_actions, paint, print_line
 
@@ -251,16 +252,11 @@ def _format_annotation(problem: Problem, kind: Kind, definition: Position | None
     elif where is not None:
         if definition is not None:
             properties = {"file": _make_relative_to_repository(definition.file), "line": definition.line}
-        properties["title"] = _shorten_title(escape_controls(str(where)))
+        properties["title"] = shorten_name(str(where), _MAX_TITLE)
     escaped = {name: _escape(str(value)).replace(":", "%3A").replace(",", "%2C") for name, value in properties.items()}
     listed = ",".join(f"{name}={value}" for name, value in escaped.items())
     command = "notice" if kind == "note" else kind
     return f"::{command}{f' {listed}' if listed else ''}::{_escape(problem.text)} [{problem.code}]"
-
-
-def _shorten_title(text: str) -> str:
-    half = (_MAX_TITLE - 3) // 2
-    return text if len(text) <= _MAX_TITLE else f"{text[:half]}...{text[-half:]}"
 
 
 def _make_relative_to_repository(file: str) -> str:

@@ -70,7 +70,7 @@ def report_sdks(attempt: Attempt, models: Mapping[str, Model], shown: Mapping[st
 def report_fitness(
     attempt: Attempt, models: Mapping[str, Model], shown: Mapping[str, str], loads: Sequence[Finding]
 ) -> Iterator[Finding]:
-    """Yield a `here` finding for each model. `loads` maps each model to its `load` finding."""
+    """Yield a `here` finding for each model. `loads` has the `load` finding of each model, in the same order."""
     for (name, model), load in zip(models.items(), loads, strict=True):
         answers = {report["answer"]: report["ep"] for report in attempt.find_reports("compatibility") if report["model"] == name}
         newer = [sdk for sdk in compare_sdks(model, attempt) if sdk.is_newer]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from epbuild.runtime.sdks import is_newer
+from epbuild.runtime.sdks import find_compiling_sdk, is_newer
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Finding
 from epbuild.verify.live.fitness import SdkDifference, report_fitness
@@ -52,3 +52,10 @@ def test_the_answer_of_the_ep_and_the_load_decide(answers: list[Any], opened: bo
     [found] = report_fitness(Attempt(tuple(reports), None), models, shown, [load])
     assert (found.fitness, found.subject) == (fitness, "m.onnx")
     assert (found.code is None) == (fitness in ("best", "runs"))
+
+
+@pytest.mark.parametrize("source", ["QNNExecutionProvider", "QNN", "Qnn", "QnnExecutionProvider"])
+def test_the_runtime_finds_the_newest_sdk_in_every_spelling_of_the_source(source: str) -> None:
+    sdks = [(source, "v2.9.1"), (source, "v2.50.0"), ("OpenVINOExecutionProvider", "2026.4")]
+    assert find_compiling_sdk(sdks, "QNNExecutionProvider") == "v2.50.0"
+    assert find_compiling_sdk(sdks, "CPUExecutionProvider") is None
