@@ -31,11 +31,14 @@ def find_session_conflicts(target: PlannedTarget, settings: Mapping[str, Setting
     if not target.may_use_cpu and any(ep.entry.ep == CPU_EP for ep in target.eps):
         message = f"{NO_FALLBACK} excludes {CPU_EP}, but the target lists both"
         yield Problem("EPB214", message, settings[NO_FALLBACK].where, "Remove one of them.")
-    for ep in target.compiling if target.is_weightless else ():
+    key = target.weightless_key
+    if key is None:
+        return
+    for ep in target.compiling:
         if ep.weightless_support == {"none"}:
-            where = next(settings[key].where for key in settings if key.startswith("ep.enable_weightless"))
             on = f" for the device type '{ep.device.type}'" if ep.device.type is not None else ""
-            yield Problem("EPB214", f"{ep.entry.ep} writes no weightless contexts{on}", where, "Remove the session key.")
+            message = f"{ep.entry.ep} writes no weightless contexts{on}"
+            yield Problem("EPB214", message, settings[key].where, "Remove the session key.")
 
 
 def find_obstacle(target: PlannedTarget, platform: str) -> str | None:

@@ -56,7 +56,7 @@ def find_data_name_problems(name: str, model: ModelSpec, locations: Iterable[str
 def _find_inline_weights(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> Iterator[Problem]:
     """Yield a problem for each member without external data if the target compiles weightless contexts that need such data."""
     needs_data = any(ep.weightless_support == {"external"} for ep in group.target.compiling)
-    if not group.target.is_weightless or not needs_data or group.weights_file is not None:
+    if group.target.weightless_key is None or not needs_data or group.weights_file is not None:
         return
     for member in group.members:
         if member.name in headers and not headers[member.name].external_data:

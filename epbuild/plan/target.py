@@ -115,10 +115,10 @@ class PlannedTarget(Struct, frozen=True, dict=True):
         return any(option is not None and option.diagnostic for option in chain(session, options))
 
     @property
-    def is_weightless(self) -> bool:
-        """True if a session key requests contexts without weights."""
-        options = self.session_options
-        return options.get("ep.enable_weightless") == "1" or options.get("ep.enable_weightless_mode", "0") != "0"
+    def weightless_key(self) -> str | None:
+        """Session key that requests contexts without weights, or None."""
+        keys = ("ep.enable_weightless", "ep.enable_weightless_mode")
+        return next((key for key in keys if self.session_options.get(key, "0") != "0"), None)
 
     @property
     def may_use_cpu(self) -> bool:
