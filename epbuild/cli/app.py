@@ -195,8 +195,9 @@ def execute(arguments: Sequence[str]) -> int:
         text = "error: out of memory. Provide more memory, or check the limits of this process (`ulimit -a`)."
         return _report_failure(_ENVIRONMENT, arguments, text)
     except Exception as error:  # noqa: BLE001 - users see tracebacks only with --debug
-        # Before 3.12, Python wraps what `__set_name__` raises in a RuntimeError.
-        if isinstance(error.__cause__, KeyboardInterrupt):
+        # Python may replace a KeyboardInterrupt by a RuntimeError: before 3.12, if it interrupts `__set_name__`, and if it interrupts the
+        # wait of a condition, whose lock is then not held.
+        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
             _print("interrupted; finished work is kept")
             return INTERRUPTED
         if any(sign in str(error) for sign in _NO_MEMORY):

@@ -11,6 +11,7 @@ import platform
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import AbstractContextManager
 from importlib import metadata
 from pathlib import Path
@@ -22,7 +23,7 @@ from typer.main import get_command
 from epbuild import __version__
 from epbuild.__main__ import _write_utf_8
 from epbuild.cli import app
-from epbuild.cli.app import execute
+from epbuild.cli.app import INTERRUPTED, execute
 from epbuild.core.errors import (
     BuildError,
     EnvironmentFailure,
@@ -71,6 +72,17 @@ def test_every_listed_command_has_a_help_page(capsys: pytest.CaptureFixture[str]
     code, out, error = run(capsys, name, "--help")
     assert (code, error) == (0, [])
     assert out.startswith(f"Usage: epbuild {name}")
+
+
+def test_an_interrupt_that_a_lock_replaces_by_its_own_error_is_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(call: object) -> None:
+        lock = threading.Lock()
+        with lock:  # as an interrupted wait of a condition leaves it
+            lock.release()
+            raise KeyboardInterrupt
+
+    with at_each_call(read_plan, interrupt):
+        assert run(capsys, "validate") == (INTERRUPTED, "", ["epbuild: interrupted; finished work is kept"])
 
 
 def test_help_of_a_command_is_its_help_page(capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,16 +103,7 @@ from epbuild import __main__ as process
 sys.settrace(trace)
 process.main()
 """
-    _, environment = quick.command()
-    done = subprocess.run(
-        [sys.executable, "-c", script, "plan"],
-        cwd=quick.folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = quick.run_script(script, "plan", timeout=PATIENCE)
     assert (done.returncode, done.stderr.strip()) == (130, INTERRUPTED)
 
 

@@ -174,8 +174,8 @@ def test_an_interrupted_comparison_keeps_built_outputs(project: Project) -> None
         if json.loads(line).get("doing") == "compiling again":
             break
     running.send_signal(signal.SIGINT)
-    running.communicate(timeout=PATIENCE)
-    assert running.returncode == 130
+    told = running.communicate(timeout=PATIENCE)
+    assert running.returncode == 130, told
     check_no_workers(project)
     assert project.files() == before
     project.build()
