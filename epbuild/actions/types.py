@@ -30,7 +30,14 @@ from epbuild.plan.source_problems import find_data_name_problems, find_source_pr
 from epbuild.plan.steps import Action, CopiedModel, SessionGroup
 from epbuild.plan.verification import CheckedMember, Verification, build_verification_document
 from epbuild.toolchain.identity import Identified
-from epbuild.verify.expectations import find_unmeasured, find_unmet_expectations, measure_shared_bytes, with_alone
+from epbuild.verify.expectations import (
+    check_size,
+    find_unmeasured,
+    find_unmet_expectations,
+    list_size_limits,
+    measure_shared_bytes,
+    with_alone,
+)
 from epbuild.verify.live.judging import find_number_problems, format_note
 from epbuild.verify.live.source import find_other_values
 
@@ -221,6 +228,9 @@ class Copy(_StoreModels[CopiedModel]):
 
         return stage_copy(action, execution)
 
+    def unmet_expectations(self, action: CopiedModel, result: CompileResult) -> Sequence[Problem]:
+        return list(check_size(action, result))
+
     def step_ends(self, action: CopiedModel, result: CompileResult) -> Iterator[StepEnd]:
         yield StepEnd(action.id, None, "not compiled", result.size(result.names))
 
@@ -238,19 +248,20 @@ def _describe_end(group: SessionGroup, result: CompileResult, member: str | None
     models = [model for model in result.models if member in (None, model.member)]
     files = {model.file for model in models if member}
     if member is None or not group.share:
-        files |= {name for model in models for name in model.binaries}
+        files |= {name for model in models for name in (*model.binaries, *model.data)}
     size = result.size(files)
+    most = min((limit.bytes for limit in list_size_limits(group)), default=None)
+    limits = [f"limit {most:,} bytes"] if most is not None and (member is None or not group.share) else []
     if member is None:
         note = format_count(len(models), "model")
         if (found := measure_shared_bytes(group, result)) is not None:
             note += f", sharing saves {found.saved:,} of {found.alone:,} bytes (ratio {found.shown_ratio})"
         if (shared := result.shared_initializers) is not None:
             note += f", weights shared in ONNX: {shared.stored_bytes:,} bytes instead of {shared.total_bytes:,}"
-        return note, size
+        return ", ".join([note, *limits]), size
     nodes, others = len(models[0].nodes), models[0].fallback_nodes
-    return (
-        "" if (nodes, others) == (1, 0) else f"{format_count(nodes, 'EPContext node')}, {format_count(others, 'fallback node')}"
-    ), size
+    notes = [format_count(nodes, "EPContext node"), format_count(others, "fallback node")] if (nodes, others) != (1, 0) else []
+    return ", ".join([*notes, *limits]), size
 
 
 class Verify(ActionType[Verification, VerificationResult]):

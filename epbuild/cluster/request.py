@@ -270,7 +270,7 @@ def _strip_action(action: Action) -> Action:
 
 
 def _strip_group(group: SessionGroup) -> SessionGroup:
-    return replace(group, members=tuple(map(_strip_member, group.members)), target=_strip_target(group.target))
+    return replace(group, members=tuple(map(_strip_member, group.members)), target=_strip_target(group.target), baseline=None)
 
 
 def _strip_target(target: PlannedTarget) -> PlannedTarget:

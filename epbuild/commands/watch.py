@@ -153,7 +153,7 @@ def _find_sources(request: Request, error: EpbuildError | None) -> Iterator[str]
     except EpbuildError:
         return
     yield from (str(path.absolute()) for action in plan.actions.values() for path in action.files)
-    yield from (str(path.absolute()) for path in plan.folders)
+    yield from (str(path.absolute()) for path in (*plan.folders, *plan.reports))
 
 
 def _find_main_outputs(request: Request) -> Iterator[str]:

@@ -13,6 +13,7 @@ from epbuild.catalog.catalog import Catalog
 from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.errors import PlanError, Problem, ProblemRecord
 from epbuild.onnxfile.read.wire import MalformedModel
+from epbuild.plan.baselines import Baselines
 from epbuild.plan.custom_ops import CustomOpLibraries, plan_custom_ops
 from epbuild.plan.group_problems import (
     find_prefix_problems,
@@ -38,7 +39,7 @@ from epbuild.plan.outputs import (
 from epbuild.plan.pipeline import plan_adapters, plan_genai
 from epbuild.plan.preparing import Preparation, get_maker, plan_preparations, with_files
 from epbuild.plan.selection import NOWHERE, Places, select_steps
-from epbuild.plan.sessions import Session, find_sharing_set_problems, list_sessions
+from epbuild.plan.sessions import Session, find_sharing_set_problems, find_size_limit_problems, list_sessions
 from epbuild.plan.shapes import find_model_size_problems, fit_inputs
 from epbuild.plan.source_problems import find_data_name_problems, find_source_problems, find_source_warnings
 from epbuild.plan.sources import Locate, SourceModel, find_source
@@ -85,6 +86,7 @@ def make_plan(
         warnings=tuple(dict.fromkeys(work.warnings)),
         folders=tuple(dict.fromkeys((*recipe.folders, *work.folders))),
         defaults=recipe.defaults,
+        reports=work.reports,
     )
 
 
@@ -133,6 +135,8 @@ class _Work:
     """Warnings about source models, by the ids of the checked members and of the catalog entries of the EPs."""
     folders: tuple[Path, ...] = ()
     """Folders in which a new file may match a pattern of a preparation or a pattern of input files."""
+    reports: tuple[Path, ...] = ()
+    """Reports of earlier releases."""
 
     @property
     def actions(self) -> dict[str, Action]:
@@ -207,6 +211,7 @@ class _Work:
             hint = "Add another model, or remove 'share_initializers'."
             self.problems.append(Problem("EPB238", message, group.share_initializers.where, hint))
         self.problems += find_sharing_set_problems(group)
+        self.problems += find_size_limit_problems(group)
         sharing = {member.name for session in list_sessions(group) if session.share for member in session.members}
         seen: set[str] = set()
         for member in group.members:
@@ -418,11 +423,14 @@ class _Work:
             for member in self.members.values()
             if member.model.origin.name in beginnings
         }
+        baselines = Baselines(self.recipe.directory, self.problems)
         for ident, group in self.groups.items():
             members = tuple(with_sources.get(id(member), member) for member in group.members)
             self.groups[ident] = replace(group, members=members)
             if ident not in actions:
                 continue
+            if group.members[0].expect.baseline is not None:
+                self.groups[ident] = replace(self.groups[ident], baseline=baselines.find(ident, group.members[0].expect.baseline))
             # The content of a prepared model is unknown until it has been prepared.
             sources = {member.name: found[member.model.name] for member in members if member.has_files}
             self._check_sources(self.groups[ident], sources)
@@ -441,6 +449,7 @@ class _Work:
                 }
                 self.verifications[ident] = with_inputs(verification, self.groups, wanted_headers, finder, self.problems)
         self.folders = finder.folders
+        self.reports = baselines.files
 
     def _check_sources(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> None:
         """Check the members of a session group whose `sources` are known. Report a problem only once, even if several targets have it."""

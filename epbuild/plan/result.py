@@ -152,6 +152,11 @@ class CompileResult(ActionResult, frozen=True, dict=True, omit_defaults=True):
         return sum(self.artifacts[name].size for name in set(names))
 
     @property
+    def total_bytes(self) -> int:
+        """Total bytes of the models, their context binaries and their data."""
+        return self.size(self.names)
+
+    @property
     def context_bytes(self) -> int:
         """Total bytes of the context binaries and of the data that they need."""
         return self.size(name for model in self.models for name in (*model.binaries, *model.data))

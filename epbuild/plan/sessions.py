@@ -69,3 +69,16 @@ def find_sharing_set_problems(group: GroupSpec) -> Iterator[Problem]:
         elif seen.setdefault(name, reference) is not reference:
             message = f"'share_weights' names the model '{name}' twice"
             yield Problem("EPB230", message, reference.where, "List each model in one set only.")
+
+
+def find_size_limit_problems(group: GroupSpec) -> Iterator[Problem]:
+    """Yield a problem for each member of a sharing set whose size limits differ from those of the set's first member."""
+    for session in list_sessions(group) if group.share_weights else ():
+        first = session.members[0].expect
+        for member in session.members:
+            if member.expect.size_limits != first.size_limits:
+                message = f"the model '{member.name}' has size limits of its own, but it shares a context binary"
+                hint = (
+                    "Write 'max_bytes' and 'max_growth' in the group's own 'expect'. They apply to each sharing set as a whole."
+                )
+                yield Problem("EPB230", message, member.expect.where or member.model.where, hint)

@@ -108,6 +108,15 @@ class InTarget:
         return ToolchainNeeds(self.target.toolchain, entries, {ops.name: ops.where for ops in self.custom_op_packages})
 
 
+class Baseline(Struct, frozen=True):
+    """Size of a session group's result in the report of an earlier release."""
+
+    report: str
+    """Path of the report, relative to the recipe."""
+    size: int | None
+    """Total bytes. None if the report does not have the size."""
+
+
 class SessionGroup(InTarget, Struct, frozen=True, dict=True):
     """Models that one new process compiles in order, for one target: all members of a sharing set, or a single model."""
 
@@ -131,6 +140,8 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
     """False for models that are only copied."""
     set_name: str = ""
     """Name of the sharing set: its first member. Empty if the recipe's group has only one set."""
+    baseline: Baseline | None = None
+    """Size in the report of an earlier release. None if the recipe names no such report."""
 
     @property
     def weights_file(self) -> str | None:
@@ -350,6 +361,8 @@ class Plan(Struct, frozen=True, dict=True):
     """Folders in which a new file may match a pattern of the recipe."""
     defaults: Defaults = NO_DEFAULTS
     """Defaults that apply to the recipe."""
+    reports: tuple[Path, ...] = ()
+    """Reports of earlier releases, with which results are compared."""
 
     @cached_property
     def session_groups(self) -> Mapping[str, SessionGroup]:

@@ -117,10 +117,16 @@ def _read_compile_settings(fields: MappingReader, model: str) -> CompileSettings
 
 
 def _read_expectation(fields: MappingReader) -> Expectation:
+    if "max_growth" in fields.entries and fields.lacks("baseline"):
+        hint = "Write the path of an earlier report: `epbuild report -o release.json`."
+        fields.problems.append(Problem(MISSING_KEY, "'max_growth' requires 'baseline'", fields.where_of("max_growth"), hint))
     return Expectation(
         ep_context_nodes=fields.integer("ep_context_nodes"),
         fallback_nodes=fields.integer_or_any("fallback_nodes"),
         min_shared_ratio=fields.mapping("shared_bytes").number("min_ratio"),
+        max_bytes=fields.size("max_bytes"),
+        max_growth=fields.number("max_growth"),
+        baseline=fields.path("baseline"),
         where=fields.where,
     )
 

@@ -268,7 +268,18 @@ class Expectation(Struct, frozen=True):
     """
     min_shared_ratio: float | None = None
     """Minimum fraction of bytes that sharing must save, compared with compiling each member alone."""
+    max_bytes: int | None = None
+    """Maximum size of the compiled model in bytes, with its context binary and data."""
+    max_growth: float | None = None
+    """Maximum growth of that size since the release in `baseline`, as a fraction."""
+    baseline: Reference | None = None
+    """Path of an earlier release's report, relative to the recipe."""
     where: Position | None = None
+
+    @property
+    def size_limits(self) -> tuple[int | None, float | None, str | None]:
+        """Limits of the size, without positions."""
+        return self.max_bytes, self.max_growth, self.baseline and self.baseline.name
 
 
 class InitializerSharing(Struct, frozen=True):

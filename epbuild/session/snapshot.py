@@ -117,7 +117,7 @@ def list_observed_files(
         if isinstance(action, Emission) and (output := outputs.get(action.id)) is not None:
             root = os.path.join(action.root, "")  # noqa: PTH118 - runs for tens of thousands of files
             files |= {f"{root}{name.replace('/', os.sep)}": str(file["digest"]) for name, file in output.files.items()}
-    return files | dict.fromkeys(plan.folders, "")
+    return files | dict.fromkeys((*plan.folders, *plan.reports), "")
 
 
 def estimate_clock(begin: float, recipe: Path) -> Moment | None:

@@ -1,13 +1,16 @@
-"""Expectations of a recipe: EPContext nodes, CPU fallback, and shared bytes.
+"""Expectations of a recipe: EPContext nodes, CPU fallback, sizes and shared bytes.
 
 Expectations are not part of an action key. If they change, results are judged again, but nothing is compiled again.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
+from fractions import Fraction
 from functools import cache
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -53,6 +56,7 @@ class SharedBytes(Struct, frozen=True):
 def find_unmet_expectations(group: SessionGroup, result: CompileResult) -> list[Problem]:
     """Return a problem for each expectation that a group's result does not meet. The sharing ratio is skipped until it is measured."""
     problems = [problem for model in result.models for problem in _find_unmet(group, group.member(model.member), model)]
+    problems += check_size(group, result)
     if group.min_shared_ratio is not None and (found := measure_shared_bytes(group, result)) is not None:
         problems += check_shared_bytes(found, group.steps[-1], group.min_shared_ratio)
     return problems
@@ -118,6 +122,41 @@ def _find_unmet(group: SessionGroup, member: Member, model: ModelResult) -> Iter
         yield Problem("EPB655", message, step, hint)
     else:
         yield Problem("EPB609", f"{message}. The recipe expects at most {most}", step, hint)
+
+
+class SizeLimit(NamedTuple):
+    """Maximum size of a result in bytes, and the key of `expect` that sets it. `why` continues the sentence about the maximum."""
+
+    bytes: int
+    key: str
+    why: str = ""
+
+
+def list_size_limits(group: SessionGroup) -> list[SizeLimit]:
+    """Return the limits on the size of a session group's result."""
+    expect, baseline, limits = group.members[0].expect, group.baseline, []
+    if expect.max_bytes is not None:
+        limits.append(SizeLimit(expect.max_bytes, "max_bytes"))
+    if expect.max_growth is not None and baseline is not None and baseline.size is not None:
+        most = math.floor(baseline.size * (1 + Fraction(str(expect.max_growth))))
+        why = f": {baseline.size:,} bytes in {baseline.report}, and a growth of {100 * expect.max_growth:g} %"
+        limits.append(SizeLimit(most, "max_growth", why))
+    return limits
+
+
+def check_size(group: SessionGroup, result: CompileResult) -> Iterator[Problem]:
+    """Yield a problem for each limit that the size of a result exceeds, and a problem if there is nothing to compare it with."""
+    name, step, limits = group.members[0].name, StepId(group.steps[-1]), list_size_limits(group)
+    subject = f"the sharing set of '{name}' has" if group.share else f"the model '{name}' has"
+    for limit in limits:
+        if result.total_bytes > limit.bytes:
+            message = f"{subject} {result.total_bytes:,} bytes; the recipe expects at most {limit.bytes:,}{limit.why}"
+            yield Problem("EPB656", message, step, f"Make the model smaller, or raise {limit.key}.")
+    expect, baseline = group.members[0].expect, group.baseline
+    if expect.max_growth is not None and baseline is not None and not limits:
+        message = f"{subject} {result.total_bytes:,} bytes, but {baseline.report} has no size of {group.id} to compare with"
+        hint = "For a model that is not in the baseline, write 'max_bytes' as well."
+        yield Problem("EPB657", message, step, hint)
 
 
 def find_unmeasured(group: SessionGroup, result: CompileResult) -> tuple[Member, ...]:

@@ -157,6 +157,7 @@ SPLIT: Edits = {"models.right": {"path": "right.onnx", "split": {"parts": 2}}}
 SPLIT_AT: Edits = {"models.right": {"path": "right.onnx", "split": {"at": ["x"]}}}
 OPSET: Edits = {**TOOLS, "models.right": {"path": "right.onnx", "prepare": [{"opset": 20, "toolchain": "tools"}]}}
 LISTED: Edits = {"groups.pair.models": [{"model": "left"}, {"model": "right"}]}
+LIMITED: Document = {"fallback_nodes": "any", "max_bytes": "1 GB", "max_growth": 1, "baseline": "release.json"}
 EXTERNAL: Edits = {"groups.pair.compile": {"initializers": {"store": "external", "file": "${model}.w", "threshold": 64}}}
 
 
@@ -219,6 +220,8 @@ FILES = {
     "base.yaml": b"description: Another purpose.\n",
     "mine.toml": b"",
     "fold.py": b"print(1)",
+    "release.json": b'{"format": 1, "steps": []}',
+    "release-2.json": b'{"format": 1, "steps": [{"action": "compile:pair/npu/left", "size": 100000}]}',
 }
 DIGESTS = {name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()}
 
@@ -410,7 +413,15 @@ CASES: dict[str, Case | str] = {
             ("compile.node_name_prefix", "n_", True),
             ("expect.ep_context_nodes", 1, False),
             ("expect.fallback_nodes", 1, False),
+            ("expect.max_bytes", "1 GB", False),
         )
+    },
+    **{
+        f"groups.*.{place}expect.{name}": Case(
+            {f"{there}.expect.{name}": value}, given={**given, f"{there}.expect": dict(LIMITED)}, counts=False
+        )
+        for place, there, given in (("", "groups.pair", {}), ("models[].", "groups.pair.models.1", LISTED))
+        for name, value in (("max_growth", 2), ("baseline", "release-2.json"))
     },
     **{
         f"groups.*.{place}compile.initializers.{name}": Case({f"{there}.compile.initializers.{name}": value}, given=given)
@@ -492,6 +503,9 @@ OF_FILES = {
     "a plugin": Case({}, given={"targets.npu.library": "plugin.so"}, files={"plugin.so": b"a newer plugin"}),
     "a custom operator library": Case(
         {}, given={"toolchains.qnn.custom_ops": ["plugin.so", "acme_ops"]}, files={"plugin.so": b"a newer library"}
+    ),
+    "a baseline": Case(
+        {}, given={"groups.pair.expect": LIMITED}, counts=False, files={"release.json": b'{"format": 1, "steps": [] }'}
     ),
     "a genai configuration": Case({}, given=GENAI, files={"genai.json": genai(eos_token_id=5)}),
     "an asset": Case({}, given=GENAI, files={"tokenizer.json": b'{"a": 1}'}),

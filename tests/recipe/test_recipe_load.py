@@ -82,7 +82,9 @@ COMPILE = {
     "external_threshold": 1024,
     "node_name_prefix": None,
 }
-NOTHING_EXPECTED = {"ep_context_nodes": None, "fallback_nodes": None, "min_shared_ratio": None}
+NOTHING_EXPECTED = dict.fromkeys(
+    ("ep_context_nodes", "fallback_nodes", "min_shared_ratio", "max_bytes", "max_growth", "baseline")
+)
 
 
 def member(name: str, compile_: dict[str, Any] | None = None, expect: dict[str, Any] | None = None) -> dict[str, Any]:
