@@ -35,6 +35,7 @@ _ENVIRONMENT = 3
 _PANELS = {
     "Getting started": {
         "init": "Write a first recipe.",
+        "add": "Add models or targets to a recipe.",
         "import": "Convert another tool's configuration to a recipe.",
         "doctor": "Check this machine for problems.",
         "devices": "Show the EPs of toolchains, and the devices of each EP.",

@@ -13,6 +13,8 @@ import typer
 from typer._click.exceptions import ClickException, NoSuchOption, UsageError  # Typer has no public names for these classes.
 from typer.core import TyperCommand
 
+from epbuild.core.errors import suggest_nearest
+
 __all__ = [
     "COMMAND_LINE",
     "INTERRUPTED",
@@ -230,7 +232,9 @@ def make_choice(names: Collection[str]) -> dict[str, Any]:
 
     def convert(text: str) -> str:
         if text.lower() not in names:
-            raise typer.BadParameter(f"expected one of {', '.join(repr(name) for name in names)}, found '{text}'.")
+            near = suggest_nearest(text.lower(), names)
+            hint = f" {near}" if near else ""
+            raise typer.BadParameter(f"expected one of {', '.join(repr(name) for name in names)}, found '{text}'.{hint}")
         return text.lower()
 
     def complete(incomplete: str) -> list[str]:

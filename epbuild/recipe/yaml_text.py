@@ -57,6 +57,18 @@ class _Writer:
         yield from others
 
 
+def format_flow(node: Node) -> str:
+    """Return a node as YAML in flow style, on one line."""
+    match node:
+        case ScalarNode():
+            return _format_node(node)
+        case SequenceNode():
+            return f"[{', '.join(map(format_flow, node.items))}]"
+        case _:
+            items = (f"{format_scalar(key)}: {format_flow(entry.node)}" for key, entry in node.entries.items())
+            return f"{{{', '.join(items)}}}"
+
+
 def _format_inline(node: Node) -> str | None:
     """Return a scalar, a list of scalars or an empty mapping as one line. Return None for any other node."""
     match node:

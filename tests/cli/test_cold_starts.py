@@ -17,6 +17,7 @@ pytestmark = pytest.mark.gate
 COMMANDS = {
     "--version": 0,
     "init --help": 0,
+    "add target SM8650": 0,
     "import nowhere.json": 2,
     "validate": 0,
     "plan --json": 0,

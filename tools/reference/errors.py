@@ -30,7 +30,7 @@ _GROUPS = {
     ),
 }
 _TOPICS = {
-    "Recipe": "100-110",
+    "Recipe": "100-111",
     "Models": "201-208 249 259 266",
     "EPs, options and devices": "210-219",
     "Outputs": "220-229 237 239",

@@ -84,7 +84,7 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
 
     Raises BadAnswer, and the errors of reading and planning the recipe.
     """
-    sizes = dict(map(_read_size, given.sizes))
+    sizes = dict(map(parse_size, given.sizes))
     folder, named = _split_places(given.places)
     path = folder / given.output
     if path.exists() and not given.force:
@@ -97,13 +97,8 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
         questions.show_static(kind)
     sizing = Sizing(sizes, questions)
     decoders = _find_decoders(given, found, kind)
-    chosen, unsized = _choose_sizes(found, sizing, kind, decoders)
+    chosen, unsized = choose_sizes(name_models([model.path for model in found]), found, sizing, decoders, static=kind.static)
     left += unsized
-    unused = sizes.keys() - sizing.used
-    if unused:
-        raise BadAnswer(
-            f"no model has an input '{min(unused)}': expected INPUT=SIZES, or MODEL:INPUT=SIZES with the name of a model"
-        )
     share = given.share_weights
     if share is None:
         share = questions is not None and asked and not decoders and len(chosen) > 1 and questions.share_weights()
@@ -124,7 +119,7 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
     choices, refused = _exclude_unplannable(path, choices, sure=set(given.models))
     left += refused
     if not choices.models:
-        raise _make_no_model_error(left)
+        raise make_no_model_error(left)
     try:
         warnings = write_recipe(path, choices, overwrite=given.force)
     except FileExistsError:
@@ -173,7 +168,7 @@ def _find_models(
         questions.show_left(left)
         found, left = find_models(questions.models())
     if left and not found:
-        raise _make_no_model_error(left)
+        raise make_no_model_error(left)
     if questions is not None:
         questions.show_found(found)
         questions.show_left(left)
@@ -213,24 +208,29 @@ def read_pipeline(path: str) -> GenaiPipeline | None:
     return GenaiPipeline(config, prompt, document["model"]["context_length"]) if isinstance(prompt, int) and prompt > 1 else None
 
 
-def _choose_sizes(
-    found: Sequence[FoundModel], sizing: Sizing, kind: StarterKind, decoders: Collection[str]
+def choose_sizes(
+    names: Mapping[str, str], found: Sequence[FoundModel], sizing: Sizing, decoders: Collection[str] = (), *, static: bool
 ) -> tuple[dict[str, dict[str, Sized]], list[LeftOut]]:
-    """Return the sizes of the models' inputs by path, and the models for which there are no valid sizes. Skip `decoders`."""
+    """Return the sizes of the models' inputs by path, and the models for which there are no valid sizes. Skip `decoders`.
+
+    `names` maps the models' names to their paths. Raises BadAnswer if a given size is invalid or is not used.
+    """
     chosen: dict[str, dict[str, Sized]] = {}
     left = []
     headers = {model.path: model.header for model in found}
-    for name, path in name_models(list(headers)).items():
+    for name, path in names.items():
         header = headers[path]
         try:
-            if header is None or path in decoders:
-                chosen[path] = {}
-            else:
-                chosen[path] = sizing.sizes_of(name, header, static=kind.static)
+            chosen[path] = {} if header is None or path in decoders else sizing.sizes_of(name, header, static=static)
         except BadSizes as error:
             if sizing.given:
                 raise BadAnswer(str(error)) from error
             left.append(LeftOut(path, str(error)))
+    unused = sizing.given.keys() - sizing.used
+    if unused:
+        raise BadAnswer(
+            f"no model has an input '{min(unused)}': expected INPUT=SIZES, or MODEL:INPUT=SIZES with the name of a model"
+        )
     return chosen, left
 
 
@@ -251,7 +251,8 @@ def _exclude_unplannable(path: Path, choices: RecipeChoices, sure: set[str]) -> 
     return choices, []
 
 
-def _read_size(text: str) -> tuple[str, Sizes]:
+def parse_size(text: str) -> tuple[str, Sizes]:
+    """Return the input and the sizes of `INPUT=SIZES`. Raises BadAnswer."""
     key, equals, sizes = text.rpartition("=")
     if not equals or not key:
         raise BadAnswer(f"invalid size '{text}': expected INPUT=SIZES, such as x=1,3,320,320")
@@ -274,7 +275,8 @@ def name_targets(targets: Sequence[str]) -> dict[str, str]:
     return named
 
 
-def _make_no_model_error(left: Sequence[LeftOut]) -> BadAnswer:
+def make_no_model_error(left: Sequence[LeftOut]) -> BadAnswer:
+    """Return the error for models that are all excluded, with the reasons."""
     return BadAnswer(f"no usable model: {'; '.join(f'{item.path}: {item.why}' for item in left)}")
 
 

@@ -7,7 +7,7 @@ import re
 import secrets
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from msgspec import Struct, field
@@ -22,6 +22,7 @@ from epbuild.core.errors import EpbuildError, Position, Problem, escape_controls
 from epbuild.onnxfile.read.decoders import Decoder
 from epbuild.plan.planner import make_plan
 from epbuild.recipe.defaults import DEFAULT_GROUPS
+from epbuild.recipe.insertion import Definition
 from epbuild.recipe.load import load
 from epbuild.recipe.names import is_glob, name_of_text, name_problem
 from epbuild.recipe.template import escape
@@ -125,6 +126,28 @@ def find_plan_problem(path: Path, choices: RecipeChoices) -> str | None:
     finally:
         draft.unlink(missing_ok=True)
     return None
+
+
+def define_model(name: str, model: str, folder: Path, choices: RecipeChoices) -> Definition:
+    """Return the definition of a model. Its path is relative to `folder`."""
+    lines = _format_model(name, format_scalar(_format_path(model, folder)), model, choices)
+    return _make_definition(name, lines)
+
+
+def define_target(name: str, choices: RecipeChoices) -> Definition:
+    """Return the definition of one of the chosen targets."""
+    return _make_definition(name, _format_entry(name, _build_target(choices, choices.targets[name])))
+
+
+def define_toolchain(kind: StarterKind) -> Definition | None:
+    """Return the definition of the toolchain of an EP, or None if the default toolchain of the EP is right."""
+    if kind.start.interpreter is not None or entries_for(kind.entry.ep)[0].start == kind.start:
+        return None
+    return _make_definition(kind.start.name, _format_entry(kind.start.name, {"packages": kind.start.packages}))
+
+
+def _make_definition(name: str, lines: Iterable[str]) -> Definition:
+    return Definition(name, [line.removeprefix("  ") for line in lines])
 
 
 def format_recipe(path: Path, choices: RecipeChoices) -> str:

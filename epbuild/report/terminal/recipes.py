@@ -27,6 +27,7 @@ from epbuild.report.terminal.screen import WIDTH, has_colors, paint, print_line,
 from epbuild.toolchain.lock import Lock, LockChange
 
 if TYPE_CHECKING:
+    from epbuild.commands.add import Addition
     from epbuild.commands.importing.importing import ImportedRecipe
 
 _COLORS = {"added": "32", "updated": "33", "removed": "31"}
@@ -137,17 +138,37 @@ def print_imported(done: ImportedRecipe) -> None:
     _print_written(done.path, done.choices, "check them")
 
 
+def print_addition(addition: Addition) -> None:
+    """Print the lines that were added to a recipe, and what the user should check."""
+    print_problems(addition.warnings, "warning")
+    TerminalQuestions().show_left(addition.left)
+    print_line(f"{addition.section}:")
+    for definition in addition.definitions:
+        for line in definition.lines:
+            print_line(f"  {line}")
+    if addition.guesses:
+        print_line(f"The sizes of {format_count(addition.guesses, 'input')} are guesses: check them, or set them with --size.")
+    if addition.unused:
+        print_line(f"No group has {', '.join(addition.unused)}: add it to `groups`.")
+    counts = format_count(len(addition.definitions), addition.section.removesuffix("s"))
+    print_line(f"Added {counts} to {format_path(addition.path)}. Next: epbuild run{_format_argument(addition.path)}")
+
+
+def _format_argument(recipe: Path) -> str:
+    """Return the recipe as an argument of a command, with the space before it. The default recipe needs no argument."""
+    return "" if recipe == Path(DEFAULT_RECIPE) else f" {recipe}" if " " not in str(recipe) else f' "{recipe}"'
+
+
 def _print_written(path: Path, choices: RecipeChoices, advice: str, options: str = "") -> None:
     """Print how many inputs have guessed sizes, what the recipe contains, and the command that builds it."""
     guesses = sum(not sized.chosen for model in choices.models for sized in choices.sizes.get(model, {}).values())
     if guesses:
         print_line(f"The sizes of {format_count(guesses, 'input')} are guesses, marked in the recipe: {advice}.")
-    shown = "" if path == Path(DEFAULT_RECIPE) else f" {path}" if " " not in str(path) else f' "{path}"'
     if choices.export is not None:
         script = escape_controls(choices.export.name)
         print_line(f"The arguments and packages of {script} are guesses, marked in the recipe: check them.")
     counts = f"{format_count(len(choices.models), 'model')} for {format_count(len(choices.targets), 'target')}"
-    print_line(f"Wrote {path}: {counts}. Next: epbuild run{shown}{options}")
+    print_line(f"Wrote {path}: {counts}. Next: epbuild run{_format_argument(path)}{options}")
 
 
 def print_lock(locking: Locking, exported: Mapping[str, Path | None], *, written: bool) -> None:
