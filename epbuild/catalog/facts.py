@@ -190,9 +190,9 @@ class NodeNames(Struct, frozen=True):
     """
 
     found_by: Literal["name", "partition_name"]
-    """Attribute that identifies a context. With `partition_name`, all nodes can be renamed.
+    """Attribute that identifies a context. With `partition_name`, all nodes can be renamed, but not their `partition_name`.
 
-    With `name`, a node can be renamed only if its context contains no other node.
+    With `name`, a node and its `partition_name` can be renamed only if its context contains no other node.
     """
     why: str
     """Reason why the other nodes cannot be renamed, as a clause."""

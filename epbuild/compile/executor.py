@@ -21,8 +21,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.compile.failure import make_compile_error, make_size_error, make_staging_error
+from epbuild.compile.max_sizes import raise_max_sizes
 from epbuild.compile.node_log import MARK, VERBOSE, NodeLog
-from epbuild.compile.node_names import prefix_nodes
+from epbuild.compile.node_names import check_known_nodes, prefix_nodes
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError, escape_controls
 from epbuild.core.safepath import is_regular, resolve_links
@@ -34,9 +35,18 @@ from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.sizes import apply_shapes
 from epbuild.onnxfile.read.weights import WeightBytes, count_weights, read_weights
 from epbuild.onnxfile.read.wire import MalformedModel
+from epbuild.plan.key import compute_action_key
 from epbuild.plan.member import Member
 from epbuild.plan.request import build_worker_document, compile_document
-from epbuild.plan.result import DIAGNOSTICS, CompileResult, ContextNode, Measurements, ModelResult
+from epbuild.plan.result import (
+    DIAGNOSTICS,
+    CompileResult,
+    ContextNode,
+    Measurements,
+    ModelResult,
+    find_result,
+    open_action_records,
+)
 from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.diagnosis import FREE_SPACE, extract_last_lines
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
@@ -158,6 +168,7 @@ class _Compiled(NamedTuple):
 
 def _compile(group: SessionGroup, document: Mapping[str, Any], execution: Execution) -> _Compiled:
     """Compile and verify the group's artifacts in the staging directory."""
+    _check_prefixes(group, execution)
     shared = _stage(group, document, execution)
     node_log = make_node_log(group)
     worker = Worker("worker", COMPILE, group.timeout, {**ALLOCATION, **group.target.environment})
@@ -169,6 +180,8 @@ def _compile(group: SessionGroup, document: Mapping[str, Any], execution: Execut
     try:
         for member in group.members:
             prefix_nodes(group, member, execution.staging / member.output)
+        if group.share:
+            raise_max_sizes([execution.staging / member.output for member in group.members])
         needed = {member.name: _copy_source_data(group, member, execution) for member in group.members}
     except OSError as failure:
         message = f"the compiled files could not be rewritten: {failure.strerror or failure}"
@@ -180,6 +193,17 @@ def _compile(group: SessionGroup, document: Mapping[str, Any], execution: Execut
     execution.recheck()
     _unstage(group, execution)
     return _Compiled(models, shared, ending, node_log)
+
+
+def _check_prefixes(group: SessionGroup, execution: Execution) -> None:
+    """Raise BuildError (EPB440) if the store has this group without prefixes, and its nodes cannot have them."""
+    if not any(member.compile.node_name_prefix for member in group.members):
+        return
+    members = tuple(replace(member, compile=replace(member.compile, node_name_prefix=None)) for member in group.members)
+    key = compute_action_key(build_key_document(replace(group, members=members), execution))
+    found = find_result(open_action_records(execution.store.root), execution.store, key, CompileResult)
+    for member, result in zip(group.members, found.models if found is not None else (), strict=False):
+        check_known_nodes(group, member, result.nodes)
 
 
 class _StagedFile(Struct, frozen=True):

@@ -1,24 +1,39 @@
 """Name prefix of EPContext nodes (`compile.node_name_prefix`).
 
-Some EPs ignore this setting, so epbuild renames their nodes after the compile.
+Some EPs ignore this setting, so epbuild renames their nodes after the compile. `partition_name` gets the prefix too, unless the EP
+finds the graph in the context by this attribute. The graph in the context keeps its name.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from epbuild.core.atomic import new_file
 from epbuild.core.errors import BuildError, Problem, StepId, VerifyError
-from epbuild.onnxfile.edit.rewrite import rename_nodes
+from epbuild.onnxfile.edit.rewrite import NewNames, rename_nodes
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.member import Member
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedEp
+
+
+class NamedNode(Protocol):
+    """EPContext node of a model or of a stored result."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def source(self) -> str | None: ...
+
+    @property
+    def partition_name(self) -> str | None: ...
 
 
 def prefix_nodes(group: SessionGroup, member: Member, model: Path) -> None:
@@ -34,19 +49,25 @@ def prefix_nodes(group: SessionGroup, member: Member, model: Path) -> None:
         header = read_header(model)
     except (MalformedModel, FileNotFoundError):
         return
-    names = dict(_choose_names(group, member, header, prefix))
+    names = _choose_names(group, member, header.ep_context_nodes, prefix)
     if not names:
         return
     with new_file(model, durable=False) as draft:  # in the staging directory, which is temporary
         rename_nodes(model, draft, names)
-        _check_renamed(group, member, header, read_header(draft), prefix)
+        _check_renamed(group, member, header, read_header(draft), names)
 
 
-def _choose_names(group: SessionGroup, member: Member, header: ModelHeader, prefix: str) -> Iterator[tuple[int, str]]:
-    """Yield the index in the header and the new name of each node to rename."""
-    nodes = header.ep_context_nodes
+def check_known_nodes(group: SessionGroup, member: Member, nodes: Sequence[NamedNode]) -> None:
+    """Raise BuildError (EPB440) if the nodes of an earlier compile of this model cannot have the prefix of the member."""
+    if member.compile.node_name_prefix:
+        _choose_names(group, member, nodes, member.compile.node_name_prefix)
+
+
+def _choose_names(group: SessionGroup, member: Member, nodes: Sequence[NamedNode], prefix: str) -> dict[int, NewNames]:
+    """Return the new names of the nodes to rename, by the index of the node."""
     eps = [_find_ep(group, node.source) for node in nodes]
     counts = Counter(ep.entry.ep for ep in eps if ep is not None)
+    names = {}
     for index, (node, ep) in enumerate(zip(nodes, eps, strict=True)):
         if node.name.startswith(prefix) or ep is None:
             continue
@@ -54,15 +75,18 @@ def _choose_names(group: SessionGroup, member: Member, header: ModelHeader, pref
         if rule is None:
             reason = f"{ep.entry.ep} ignores the prefix, and the catalog has no rule for renaming the nodes of this EP"
             raise _make_error(group, member, reason)
+        names_graph = rule.found_by == "partition_name"
         # An EP that identifies a context by the name of its node accepts a new name only if the context has one node.
-        if rule.found_by != "partition_name" and (counts[ep.entry.ep] > 1 or len(group.members) > 1):
+        if not names_graph and (counts[ep.entry.ep] > 1 or len(group.members) > 1):
             count = (
                 f"the model was compiled to {counts[ep.entry.ep]} nodes"
                 if counts[ep.entry.ep] > 1
                 else "the models share a context"
             )
             raise _make_error(group, member, f"{count}, and {rule.why}")
-        yield index, prefix + node.name
+        is_graph_renamed = node.partition_name is not None and not names_graph
+        names[index] = NewNames(prefix + node.name, f"{prefix}{node.partition_name}" if is_graph_renamed else None)
+    return names
 
 
 def _find_ep(group: SessionGroup, source: str | None) -> PlannedEp | None:
@@ -75,21 +99,24 @@ def _make_error(group: SessionGroup, member: Member, reason: str) -> BuildError:
     return BuildError(Problem("EPB440", message, StepId(group.id), "Remove compile.node_name_prefix for this model."))
 
 
-def _check_renamed(group: SessionGroup, member: Member, before: ModelHeader, after: ModelHeader, prefix: str) -> None:
-    """Raise VerifyError unless all nodes have the prefix and distinct names, and nothing else changed."""
-    old_names = {node.name for node in before.ep_context_nodes}
-    new_names = {node.name for node in after.ep_context_nodes}
-    are_prefixed = all(name.startswith(prefix) for name in new_names)
-    if not are_prefixed or len(new_names) != len(old_names) or _strip_names(after) != _strip_names(before):
+def _check_renamed(
+    group: SessionGroup, member: Member, before: ModelHeader, after: ModelHeader, names: dict[int, NewNames]
+) -> None:
+    """Raise VerifyError unless the nodes have distinct names, the nodes of `names` have their new names, and nothing else changed."""
+    expected = list(before.ep_context_nodes)
+    for index, (name, partition_name) in names.items():
+        node = expected[index]
+        expected[index] = replace(node, name=name, partition_name=partition_name or node.partition_name)
+    if len({node.name for node in expected}) != len({node.name for node in before.ep_context_nodes}) or (
+        _strip_offsets(after) != _strip_offsets(replace(before, ep_context_nodes=tuple(expected)))
+    ):
         message = (
             f"renaming the EPContext nodes of '{member.name}' changed more than their names; the renamed model was discarded"
         )
         raise VerifyError(Problem("EPB441", message, StepId(group.id), "Report this bug in epbuild, and attach the model."))
 
 
-def _strip_names(header: ModelHeader) -> ModelHeader:
+def _strip_offsets(header: ModelHeader) -> ModelHeader:
     # New names change the offset of an embedded context in the file, but not its size.
-    nodes = tuple(
-        replace(node, name="", payload=(0, node.payload[1]) if node.payload else None) for node in header.ep_context_nodes
-    )
+    nodes = tuple(replace(node, payload=(0, node.payload[1]) if node.payload else None) for node in header.ep_context_nodes)
     return replace(header, ep_context_nodes=nodes)

@@ -132,7 +132,10 @@ def check_targets(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def check_partitions(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that each context contains the graph that its node runs. Contexts without graph names are skipped."""
+    """Check that each context contains the graph that its node runs. Contexts without graph names are skipped.
+
+    The node's name for the graph may have a prefix that the context lacks.
+    """
 
     @cache
     def find_graphs(payload: Payload, pattern: bytes) -> frozenset[bytes]:
@@ -143,13 +146,14 @@ def check_partitions(artifact: ArtifactFolder) -> Iterator[Finding]:
             payloads = _find_payloads(model, node)
             if not node.partition_name or len(node.partition_name) > _MAX_GRAPH_LENGTH or not payloads:
                 continue
-            name, pattern = artifact.format_path(model.file), _make_name_pattern(node.partition_name)
+            graph = _strip_prefix(node.partition_name, node.source)
+            name, pattern = artifact.format_path(model.file), _make_name_pattern(graph)
             try:
                 graphs = {graph for payload in payloads for graph in find_graphs(payload, pattern)}
             except OSError as error:
                 yield Finding("partitions", name, "failed", f"A context cannot be read: {error.strerror or error}.", "EPB600")
                 continue
-            yield _make_partition_finding(name, node, sorted(graphs))
+            yield _make_partition_finding(name, node, graph, sorted(graphs))
 
 
 def check_sharing(artifact: ArtifactFolder) -> Iterator[Finding]:
@@ -243,8 +247,12 @@ def _make_name_pattern(graph: str) -> bytes:
     return b"[0-9]{1,40}".join(re.escape(part.encode()) for part in parts)
 
 
-def _make_partition_finding(name: str, node: EPContextNode, graphs: Sequence[bytes]) -> Finding:
-    graph = node.partition_name or ""
+def _strip_prefix(partition_name: str, source: str | None) -> str:
+    """Return the name of a graph without a prefix. ONNX Runtime starts the names of an EP's graphs with the name of the EP."""
+    return partition_name[max(0, partition_name.find(source)) :] if source else partition_name
+
+
+def _make_partition_finding(name: str, node: EPContextNode, graph: str, graphs: Sequence[bytes]) -> Finding:
     if graph.encode() in graphs:
         return Finding("partitions", name, "passed")
     subject = format_sentence(format_node_title(node)).rstrip(".")

@@ -38,7 +38,10 @@ def named(project: Project) -> Project:
 
 
 def node_names(project: Project, name: str) -> list[str]:
-    return [node.name for node in read_header(project.folder / "dist" / f"{name}_ctx.onnx").ep_context_nodes]
+    """Return the names of a model's EPContext nodes, which are also the names of their graphs."""
+    nodes = read_header(project.folder / "dist" / f"{name}_ctx.onnx").ep_context_nodes
+    assert [node.partition_name for node in nodes] == [node.name for node in nodes]
+    return [node.name for node in nodes]
 
 
 def test_prefixed_nodes_compute_the_same_numbers(named: Project) -> None:
@@ -52,7 +55,7 @@ def test_prefixed_nodes_compute_the_same_numbers(named: Project) -> None:
     done = named.epbuild("verify", "dist", "--numbers", "--recipe", "epbuild.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "numbers        2 passed" in done.stdout
-    assert "EPB618" not in done.stdout
+    assert "partitions     2 passed" in done.stdout
     assert named.epbuild("run", "--check").returncode == 0
 
 
@@ -80,6 +83,13 @@ def test_a_model_split_into_several_parts_of_one_context_is_refused(named: Proje
     assert "cannot have the node_name_prefix 'first_': the model was compiled to 2 nodes, and QNN finds each graph" in text
     assert "[EPB440]" in text
     assert not (named.folder / "dist").exists()
+    # A build without the prefix shows the number of nodes, so the next one fails without a compile.
+    named.edit("    compile: {node_name_prefix", "    expect: {fallback_nodes: any}  # compile: {node_name_prefix")
+    named.build()
+    named.edit("    expect: {fallback_nodes: any}  # compile", "    compile")
+    done = named.epbuild("run", "--json")
+    assert (done.returncode, "EPB440" in done.stdout + done.stderr) == (1, True)
+    assert '"compiling"' not in done.stdout
 
 
 def test_a_group_that_shares_a_context_is_refused_before_anything_runs(named: Project) -> None:

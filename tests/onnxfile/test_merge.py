@@ -181,6 +181,17 @@ def test_model_can_be_merged_twice_with_one_binary(tmp_path: Path) -> None:
     assert [path.name for path in made.files] == ["a_qnn.bin"]
 
 
+def test_nodes_of_one_context_binary_get_its_largest_max_size(tmp_path: Path) -> None:
+    def model(name: str, takes: str, gives: str, binary: str, size: int) -> Path:
+        (tmp_path / binary).write_bytes(binary.encode())
+        node = context([takes], [gives], name=name, embed_mode=0, ep_cache_context=binary, max_size=size)
+        return write(tmp_path / f"{name}.onnx", [node], [value(takes)], [value(gives)])
+
+    models = [model("a", "x", "y", "both.bin", 0), model("b", "y", "z", "both.bin", 70), model("c", "z", "u", "own.bin", 9)]
+    made = merged(tmp_path, *models)
+    assert [node.max_size for node in read_header(made.model).ep_context_nodes] == [70, 70, 9]
+
+
 def test_names_in_subgraphs_and_of_weights_are_separated(tmp_path: Path) -> None:
     def model(path: Path, takes: str, gives: str) -> Path:
         (tmp_path / f"{path.stem}.bin").write_bytes(path.stem.encode())

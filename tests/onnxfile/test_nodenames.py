@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from epbuild.onnxfile.edit.rewrite import rename_nodes
+from epbuild.onnxfile.edit.rewrite import NewNames, rename_nodes, set_max_sizes
 from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.wire import MalformedModel
@@ -21,7 +21,7 @@ def contexts(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
 def renamed(folder: Path, proto: onnx.ModelProto, names: dict[int, str]) -> onnx.ModelProto:
     source, made = folder / "m.onnx", folder / "made.onnx"
     source.write_bytes(proto.SerializeToString())
-    rename_nodes(source, made, names)
+    rename_nodes(source, made, {place: NewNames(name) for place, name in names.items()})
     found = parse(made.read_bytes())
     assert isinstance(found, onnx.ModelProto)
     return found
@@ -61,5 +61,25 @@ def test_embedded_context_is_unchanged(tmp_path: Path) -> None:
 def test_incomplete_model_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(model([context_node("n")]).SerializeToString()[:-3])
     with pytest.raises(MalformedModel):
-        rename_nodes(tmp_path / "m.onnx", tmp_path / "made.onnx", {0: "other"})
+        rename_nodes(tmp_path / "m.onnx", tmp_path / "made.onnx", {0: NewNames("other")})
     assert not (tmp_path / "made.onnx").exists()
+
+
+def test_partition_name_is_replaced_or_added_with_the_name(tmp_path: Path) -> None:
+    source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
+    source.write_bytes(model([context_node("a", partition_name="p"), context_node("b")]).SerializeToString())
+    rename_nodes(source, made, {0: NewNames("x_a", "x_p"), 1: NewNames("x_b", "x_b")})
+    assert [(node.name, node.partition_name) for node in read_header(made).ep_context_nodes] == [("x_a", "x_p"), ("x_b", "x_b")]
+    onnx.load(made)
+
+
+def test_nodes_of_a_context_binary_get_its_max_size(tmp_path: Path) -> None:
+    source, made = tmp_path / "m.onnx", tmp_path / "made.onnx"
+    nodes = [
+        context_node("a", embed_mode=0, ep_cache_context="a.bin", max_size=3),
+        context_node("b", embed_mode=0, ep_cache_context="a.bin"),
+        context_node("c", main_context=0),
+    ]
+    source.write_bytes(model(nodes).SerializeToString())
+    set_max_sizes(source, made, {"a.bin": 7})
+    assert [node.max_size for node in read_header(made).ep_context_nodes] == [7, 7, 0]

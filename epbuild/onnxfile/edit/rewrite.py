@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from epbuild.onnxfile.edit.splice import Splice, copy_bytes, splice
 from epbuild.onnxfile.read import proto
@@ -18,6 +18,14 @@ from epbuild.onnxfile.read.wire import Field, WireReader, encode_bytes, encode_i
 
 PROTOBUF_LIMIT: Final = 2**31 - 1
 """Maximum size of a protobuf message. ONNX Runtime cannot read a larger model."""
+
+
+class NewNames(NamedTuple):
+    """New names of an EPContext node."""
+
+    name: str
+    partition_name: str | None = None
+    """None keeps the attribute."""
 
 
 def relink(source: Path, destination: Path, names: Mapping[str, str]) -> None:
@@ -37,24 +45,37 @@ def relink(source: Path, destination: Path, names: Mapping[str, str]) -> None:
     splice(source, destination, find_changes)
 
 
-def rename_nodes(source: Path, destination: Path, names: Mapping[int, str]) -> None:
+def rename_nodes(source: Path, destination: Path, names: Mapping[int, NewNames]) -> None:
     """Copy the model `source`, and rename EPContext nodes. `names` has new names by index in the header's `ep_context_nodes`.
 
-    No other part of a model refers to a node by its name. `partition_name`, the graph's name in the context, stays the
-    same.
+    No other part of a model refers to a node by its name.
     """
 
     def find_changes(model: BinaryIO) -> list[Splice]:
         wire, splices = WireReader(model), []
         for place, node in enumerate(parse_header(model).ep_context_nodes):
             if place in names:
+                name, partition_name = names[place]
                 end = node.path[-1].end
                 splices += [
                     Splice(node.path, field.tag_at, field.end, b"")
                     for field in wire.message(node.path[-1], frozenset({proto.NODE_NAME}))
                 ]
-                splices.append(Splice(node.path, end, end, encode_bytes(proto.NODE_NAME, names[place].encode())))
+                splices.append(Splice(node.path, end, end, encode_bytes(proto.NODE_NAME, name.encode())))
+                if partition_name is not None:
+                    splices += _set_attribute(wire, node, "partition_name", partition_name)
         return splices
+
+    splice(source, destination, find_changes)
+
+
+def set_max_sizes(source: Path, destination: Path, sizes: Mapping[str, int]) -> None:
+    """Copy the model `source`, and set max_size in each node whose reference is a key of `sizes` to the value."""
+
+    def find_changes(model: BinaryIO) -> list[Splice]:
+        wire = WireReader(model)
+        nodes = [node for node in parse_header(model).ep_context_nodes if node.reference in sizes]
+        return [change for node in nodes for change in _set_attribute(wire, node, "max_size", sizes[node.reference or ""])]
 
     splice(source, destination, find_changes)
 
@@ -113,16 +134,22 @@ def _set_modes(wire: WireReader, nodes: Sequence[EPContextNode], mode: int) -> l
 
     A node without its own context has the mode of the context that contains its graph.
     """
-    setting = encode_bytes(proto.ATTRIBUTE_NAME, b"embed_mode") + encode_integer(proto.ATTRIBUTE_I, mode)
-    encoded = encode_bytes(proto.NODE_ATTRIBUTE, setting + encode_integer(proto.ATTRIBUTE_TYPE, proto.TYPE_INT))
-    splices = []
-    for path in (node.path for node in nodes):
-        written = [
-            attribute
-            for attribute in wire.message(path[-1], frozenset({proto.NODE_ATTRIBUTE}))
-            if any(wire.text(name) == "embed_mode" for name in wire.message(attribute, frozenset({proto.ATTRIBUTE_NAME})))
-        ]
-        splices += [Splice(path, attribute.tag_at, attribute.end, encoded) for attribute in written]
-        if not written:
-            splices.append(Splice(path, path[-1].end, path[-1].end, encoded))
-    return splices
+    return [change for node in nodes for change in _set_attribute(wire, node, "embed_mode", mode)]
+
+
+def _set_attribute(wire: WireReader, node: EPContextNode, name: str, value: int | str) -> list[Splice]:
+    """Return the changes that set an attribute of an EPContext node, which may have it already."""
+    if isinstance(value, int):
+        encoded = encode_integer(proto.ATTRIBUTE_I, value) + encode_integer(proto.ATTRIBUTE_TYPE, proto.TYPE_INT)
+    else:
+        encoded = encode_bytes(proto.ATTRIBUTE_S, value.encode()) + encode_integer(proto.ATTRIBUTE_TYPE, proto.TYPE_STRING)
+    setting = encode_bytes(proto.NODE_ATTRIBUTE, encode_bytes(proto.ATTRIBUTE_NAME, name.encode()) + encoded)
+    path = node.path
+    written = [
+        attribute
+        for attribute in wire.message(path[-1], frozenset({proto.NODE_ATTRIBUTE}))
+        if any(wire.text(field) == name for field in wire.message(attribute, frozenset({proto.ATTRIBUTE_NAME})))
+    ]
+    if not written:
+        return [Splice(path, path[-1].end, path[-1].end, setting)]
+    return [Splice(path, attribute.tag_at, attribute.end, setting) for attribute in written]

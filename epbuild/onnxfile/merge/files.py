@@ -38,6 +38,7 @@ def stage_files(
         for location in member.header.external_data:
             if names.place(location, find_data(member.path, location)) != str(PurePosixPath(location)):
                 raise _make_taken_error(f"the external data of {member.label}", location)
+    _raise_max_sizes([node for part in parts for node in part.contexts])
     new = []
     for name, source in names.placed.values():
         exists = (destination.parent / name).exists()
@@ -110,6 +111,22 @@ class _FreeNames:
         for other, name in unread:
             taken.setdefault(self._digest(other), name)
         return taken.get(self._digest(file)) if taken else None
+
+
+def _raise_max_sizes(nodes: Sequence[Any]) -> None:
+    """Set the max_size of each context binary to the largest of all nodes that refer to it.
+
+    For a shared context, EPs write the full size only into the last model of the group.
+    """
+    written: dict[bytes, list[Any]] = {}
+    for node in nodes:
+        found = {attribute.name: attribute for attribute in node.attribute}
+        if "max_size" in found and "ep_cache_context" in found:
+            written.setdefault(found["ep_cache_context"].s, []).append(found["max_size"])
+    for attributes in written.values():
+        size = max(attribute.i for attribute in attributes)
+        for attribute in attributes:
+            attribute.i = size
 
 
 def _set_reference(node: Any, names: Mapping[str, str]) -> None:

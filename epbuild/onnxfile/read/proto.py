@@ -50,6 +50,8 @@ EXTERNAL = 1
 """Value of `data_location` in a tensor with external data."""
 TYPE_INT = 2
 """Type of an attribute that holds an integer."""
+TYPE_STRING = 3
+"""Type of an attribute that holds a string."""
 TENSOR_TYPE_ELEM_TYPE = 1
 TENSOR_TYPE_SHAPE = 2
 TYPES_WITH_SHAPE = frozenset({1, 8})
