@@ -1,4 +1,4 @@
-"""`plan`, `run`, `verify` and `inspect` for Python programs.
+"""Functions of the commands for Python programs: `validate`, `plan`, `run`, `coverage`, `report`, `verify`, `inspect`, `init`, `lock`.
 
 The command line calls these functions. They print nothing, set no signal handler, and may be called from any thread. They
 import their modules when they are called, so that `import epbuild.api` takes about as long as `import typing`. They raise
@@ -7,15 +7,23 @@ import their modules when they are called, so that `import epbuild.api` takes ab
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import os
     import threading
+    from collections.abc import Iterable, Iterator
 
     from epbuild.catalog.facts import Thresholds as Thresholds
     from epbuild.commands.artifacts import Inspected as Inspected
+    from epbuild.commands.init.answers import BadAnswer as BadAnswer
+    from epbuild.commands.init.answers import FirstRecipe as FirstRecipe
+    from epbuild.commands.lock import Locking as Locking
+    from epbuild.commands.lock import Upgrade as Upgrade
+    from epbuild.commands.reporting.values import Report as Report
+    from epbuild.commands.validate import Validation as Validation
     from epbuild.commands.verify import LiveOptions as LiveOptions
     from epbuild.commands.verify import Misuse as Misuse
     from epbuild.core.errors import BuildError as BuildError
@@ -41,20 +49,28 @@ if TYPE_CHECKING:
     from epbuild.engine.events import Warned as Warned
     from epbuild.session.build_result import BuildFailed as BuildFailed
     from epbuild.session.build_result import BuildResult as BuildResult
+    from epbuild.session.coverage import CoveredModels as CoveredModels
+    from epbuild.session.events import ModelCovered as ModelCovered
     from epbuild.session.events import Noted as Noted
     from epbuild.session.request import RemoteChoice as RemoteChoice
     from epbuild.session.request import Request as Request
     from epbuild.survey.status import StepStatus as StepStatus
     from epbuild.survey.status import Survey as Survey
     from epbuild.verify.findings import Finding as Finding
+    from epbuild.verify.findings import Findings as Findings
 
     StrPath = str | os.PathLike[str]
 
 _MODULES = {
     "epbuild.catalog.facts": ("Thresholds",),
     "epbuild.session.build_result": ("BuildFailed", "BuildResult"),
-    "epbuild.session.events": ("Noted",),
+    "epbuild.session.coverage": ("CoveredModels",),
+    "epbuild.session.events": ("ModelCovered", "Noted"),
     "epbuild.commands.artifacts": ("Inspected",),
+    "epbuild.commands.init.answers": ("BadAnswer", "FirstRecipe"),
+    "epbuild.commands.lock": ("Locking", "Upgrade"),
+    "epbuild.commands.reporting.values": ("Report",),
+    "epbuild.commands.validate": ("Validation",),
     "epbuild.session.request": ("RemoteChoice", "Request"),
     "epbuild.commands.verify": ("LiveOptions", "Misuse"),
     "epbuild.core.errors": (
@@ -66,11 +82,38 @@ _MODULES = {
         *("StepFailed", "StepFinished", "StepOutput", "StepStarted", "Warned"),
     ),
     "epbuild.survey.status": ("StepStatus", "Survey"),
-    "epbuild.verify.findings": ("Finding",),
+    "epbuild.verify.findings": ("Finding", "Findings"),
 }
 """Names that this module re-exports, by the module that defines them. `__getattr__` imports this module on the first use."""
 
 
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt for every Ctrl-C, and Cancelled if the build ended because its caller canceled it."""
+    from epbuild.core.errors import Cancelled
+    from epbuild.core.host import is_interrupt
+
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if isinstance(error.__cause__, Cancelled):  # A KeyboardInterrupt by Ctrl-C has no cause.
+            raise error.__cause__ from None
+        raise
+    except RuntimeError as error:
+        if is_interrupt(error):
+            raise KeyboardInterrupt from error
+        raise
+
+
+@_interruptible()
+def validate(request: Request | StrPath) -> Validation:
+    """Check a recipe and its models without building. Raises EpbuildError with all mistakes if the recipe is invalid."""
+    from epbuild.commands.validate import validate as check
+
+    return check(_as_request(request))
+
+
+@_interruptible()
 def plan(request: Request | StrPath, progress: Progress | None = None) -> Survey:
     """Return the state of every step of a recipe, with the reasons to run it. Builds nothing. Raises EpbuildError.
 
@@ -82,6 +125,7 @@ def plan(request: Request | StrPath, progress: Progress | None = None) -> Survey
     return survey(_as_request(request), progress=progress)
 
 
+@_interruptible()
 def run(request: Request | StrPath, progress: Progress | None = None, *, cancelled: threading.Event | None = None) -> BuildResult:
     """Build the out-of-date steps, and return the result. `progress` receives every event, from any thread, one at a time.
 
@@ -89,21 +133,39 @@ def run(request: Request | StrPath, progress: Progress | None = None, *, cancell
     `cancelled` is set, and KeyboardInterrupt on Ctrl-C. Finished results are always kept.
     """
     from epbuild.commands.run import run as build
-    from epbuild.core.errors import Cancelled
     from epbuild.engine.events import NoProgress
     from epbuild.session.build_result import ResultCollector
 
     collector = ResultCollector(NoProgress() if progress is None else progress)
-    try:
-        build(_as_request(request), collector, cancelled)
-    except KeyboardInterrupt as error:
-        if isinstance(error.__cause__, Cancelled):  # `cancelled` is set. A KeyboardInterrupt by Ctrl-C has no cause.
-            raise error.__cause__ from None
-        raise
+    build(_as_request(request), collector, cancelled)
     return collector.result()
 
 
-def verify(path: StrPath, live: LiveOptions | None = None, progress: Progress | None = None) -> tuple[Finding, ...]:
+@_interruptible()
+def coverage(
+    request: Request | StrPath, progress: Progress | None = None, *, cancelled: threading.Event | None = None
+) -> CoveredModels:
+    """Compile out-of-date models without emitting outputs, and return the coverage of each model for each target.
+
+    A failed model does not stop the others. Raises an EpbuildError if the build could not start, and Cancelled after `cancelled` is
+    set.
+    """
+    from epbuild.commands.run import cover
+    from epbuild.engine.events import NoProgress
+
+    return cover(_as_request(request), NoProgress() if progress is None else progress, cancelled)
+
+
+@_interruptible()
+def report(request: Request | StrPath, progress: Progress | None = None) -> Report:
+    """Return the coverage, sizes, times and accuracy of a recipe's builds, and its last build. Builds nothing. Raises EpbuildError."""
+    from epbuild.commands.reporting.report import report as make_report
+
+    return make_report(_as_request(request), progress)
+
+
+@_interruptible()
+def verify(path: StrPath, live: LiveOptions | None = None, progress: Progress | None = None) -> Findings:
     """Check all artifacts at a path, and return the findings. With `live`, also load the compiled models.
 
     If `live` requests it, the models are run and their outputs are compared. `progress` receives `Noted` events about slow
@@ -114,10 +176,12 @@ def verify(path: StrPath, live: LiveOptions | None = None, progress: Progress | 
 
     from epbuild.commands.verify import verify as check
     from epbuild.engine.events import NoProgress
+    from epbuild.verify.findings import Findings
 
-    return tuple(check(Path(path), live, NoProgress() if progress is None else progress))
+    return Findings(check(Path(path), live, NoProgress() if progress is None else progress))
 
 
+@_interruptible()
 def inspect(*files: StrPath) -> Inspected:
     """Return the contents of ONNX files. A folder stands for its ONNX files. Raises VerifyError for an unreadable or invalid model."""
     from pathlib import Path
@@ -125,6 +189,55 @@ def inspect(*files: StrPath) -> Inspected:
     from epbuild.commands.artifacts import inspect as inspect_files
 
     return inspect_files([Path(file) for file in files])
+
+
+@_interruptible()
+def init(
+    *models: StrPath,
+    ep: str,
+    targets: Iterable[str] = (),
+    sizes: Iterable[str] = (),
+    share_weights: bool | None = None,
+    name: str | None = None,
+    output: StrPath = "epbuild.yaml",
+    force: bool = False,
+) -> FirstRecipe:
+    """Write a short recipe for models, or for the models of a folder, and return what it contains.
+
+    The parameters have the formats of the options of `epbuild init`. The sizes of other open dimensions are guessed. Raises BadAnswer
+    for an invalid argument, and EpbuildError if the recipe cannot be planned.
+    """
+    import os
+    from pathlib import Path
+
+    from epbuild.commands.init.answers import BadAnswer, Given, write_first_recipe
+    from epbuild.commands.init.choices import KINDS
+
+    if ep not in KINDS:
+        raise BadAnswer(f"invalid ep '{ep}': expected one of {', '.join(KINDS)}")
+    places = [os.fspath(model) for model in models]
+    given = Given(places, (), tuple(sizes), KINDS[ep], tuple(targets), share_weights, name, Path(output), force)
+    return write_first_recipe(given, None)
+
+
+@_interruptible()
+def lock(
+    request: Request | StrPath, progress: Progress | None = None, *, upgrade: Upgrade | None = None, check: bool = False
+) -> Locking:
+    """Write epbuild.lock beside the recipe, and return the lock with its changes. With `check`, write nothing.
+
+    Existing entries are kept as long as the recipe allows them, except for the packages in `upgrade`. Raises EpbuildError.
+    """
+    from msgspec.structs import replace
+
+    from epbuild.commands.lock import make_lock, write_lock
+    from epbuild.engine.events import NoProgress
+
+    locking = make_lock(_as_request(request), NoProgress() if progress is None else progress, upgrade)
+    if check:
+        return locking
+    write_lock(locking)
+    return replace(locking, is_written=True)
 
 
 def _as_request(request: Request | StrPath) -> Request:

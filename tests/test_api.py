@@ -51,6 +51,71 @@ def test_outdated_steps_are_built_and_reported(workshop: Workshop, capfd: pytest
     assert {number: signal.getsignal(number) for number in signals} == signals
 
 
+def test_every_command_has_a_function_with_a_readable_result(workshop: Workshop, capfd: pytest.CaptureFixture[str]) -> None:
+    found = api.validate(workshop.request)
+    assert found.counts == {"model": 3, "target": 2, "group": 2, "step": 6}
+    assert repr(found).endswith("epbuild.yaml is valid: 3 models, 2 targets, 2 groups, 6 steps")
+    lines = repr(api.plan(workshop.request)).splitlines()
+    assert (lines[0], lines[2].split()) == ("6 steps: 6 new", [STEPS[0], "new"])
+    assert repr(api.coverage(workshop.request)).splitlines() == [
+        "coverage: 3 partial",
+        "model       target  outcome  fallback nodes  reason",
+        "prefill     npu     partial  1",
+        "decode      npu     partial  1",
+        "classifier  plain   partial  1",
+    ]
+    assert not workshop.output().exists()
+    assert repr(api.run(workshop.request)).splitlines()[0].endswith(" s: 4 current, 2 emitted")
+    report = api.report(workshop.request)
+    assert [row.outcome for row in report.coverage] == ["partial"] * 3
+    assert repr(report).startswith("small: 6 steps: 6 current; last build: ")
+    assert repr(api.verify(workshop.output())).splitlines()[0] == "21 findings: 1 skipped, 20 passed"
+    assert repr(api.inspect(workshop.output() / "decode_ctx.onnx")).splitlines()[0] == "1 model"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_lock_is_compared_and_written(workshop: Workshop) -> None:
+    workshop.write_recipe(("packages: [onnxruntime-qnn==2.7.0]", f"interpreter: {sys.executable}"))
+    lock = workshop.folder / "epbuild.lock"
+    assert (api.lock(workshop.request, check=True).is_written, lock.exists()) == (False, False)
+    written = api.lock(workshop.request)
+    assert (written.is_written, lock.exists()) == (True, True)
+    assert repr(written).splitlines()[-1].split() == ["added", "qnn", "onnxruntime-qnn", "2.7.0"]
+    assert api.lock(workshop.request).changes == ()
+
+
+def test_a_first_recipe_is_written_for_models(workshop: Workshop) -> None:
+    models = [workshop.folder / "prefill.onnx", workshop.folder / "decode.onnx"]
+    path = workshop.folder / "first.yaml"
+    first = api.init(*models, ep="qnn", targets=["SM8750"], output=path)
+    assert repr(first).splitlines()[0].endswith("first.yaml: 2 models for 1 target")
+    assert api.validate(path).counts["model"] == 2
+    for ep, wrong in (("qnn", "already exists"), ("npu9000", "invalid ep 'npu9000': expected one of ")):
+        with pytest.raises(api.BadAnswer, match=wrong):
+            api.init(*models, ep=ep, targets=["SM8750"], output=path)
+
+
+def test_untrusted_text_in_a_result_is_neither_markup_nor_control_characters() -> None:
+    shown = api.Findings([api.Finding("files", "<script>\x1b[31m", "failed", "x" * 500)])
+    assert repr(shown).splitlines()[-1] == f"failed   files  <script>\\x1b[31m  {'x' * 160}..."
+    assert "<td>&lt;script&gt;\\x1b[31m</td>" in shown._repr_html_()
+    many = api.Findings([api.Finding("files", "f", "passed")] * 30)
+    assert (repr(many).splitlines()[-1], many._repr_html_().count("<td>passed</td>")) == ("and 6 more", 24)
+
+
+def test_an_interrupt_that_a_lock_replaces_by_its_own_error_is_an_interrupt(workshop: Workshop) -> None:
+    class Interrupted:
+        def report(self, event: Event, /) -> None:
+            lock = threading.Lock()
+            with lock:  # as an interrupted wait of a condition leaves it
+                lock.release()
+                raise KeyboardInterrupt
+
+    for function in (api.run, api.coverage):
+        with pytest.raises(KeyboardInterrupt):
+            function(workshop.request, Interrupted())
+
+
 def test_a_failed_build_raises_its_problems_and_outcomes(workshop: Workshop) -> None:
     workshop.write_recipe(("fallback_nodes: any", "fallback_nodes: 0"))
     with pytest.raises(api.BuildFailed) as failed:

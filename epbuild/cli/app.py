@@ -23,7 +23,7 @@ from epbuild.cli.completion import VARIABLE, answer_shell
 from epbuild.cli.options import ClickException, format_sentence
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.core.file_use import CLOSE_PROGRAM, describe_use
-from epbuild.core.host import is_broken_pipe, is_path_too_long, list_interrupts
+from epbuild.core.host import is_broken_pipe, is_interrupt, is_path_too_long, list_interrupts
 from epbuild.core.safepath import shorten_reference
 from epbuild.core.shown import escape_sequences
 
@@ -196,9 +196,7 @@ def execute(arguments: Sequence[str]) -> int:
         text = "error: out of memory. Provide more memory, or check the limits of this process (`ulimit -a`)."
         return _report_failure(_ENVIRONMENT, arguments, text)
     except Exception as error:  # noqa: BLE001 - users see tracebacks only with --debug
-        # Python may replace a KeyboardInterrupt by a RuntimeError: before 3.12, if it interrupts `__set_name__`, and if it interrupts the
-        # wait of a condition, whose lock is then not held.
-        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+        if is_interrupt(error):
             _print("interrupted; finished work is kept")
             return INTERRUPTED
         if any(sign in str(error) for sign in _NO_MEMORY):

@@ -19,7 +19,7 @@ from epbuild.engine.events import Progress
 from epbuild.report.json.build import build_coverage_document, plan_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.listeners import Listener, WaitingRow
-from epbuild.report.terminal.coverage import CoverageList, print_coverage, print_coverage_details, print_coverage_markdown
+from epbuild.report.terminal.coverage import print_coverage, print_coverage_details, print_coverage_markdown
 from epbuild.report.terminal.plan import print_plan
 from epbuild.report.terminal.progress import make_coverage_reporter, make_reporter
 from epbuild.session.build_result import BuildFailed
@@ -241,15 +241,14 @@ def coverage(
         locked=locked,
         remote=remote.choice,
     )
-    found = CoverageList()
-    with make_coverage_reporter(found) as progress:
-        cover(request, progress)
+    with make_coverage_reporter() as progress:
+        rows = cover(request, progress)
     if json:
-        print_json(build_coverage_document(found.rows))
+        print_json(build_coverage_document(rows))
     elif markdown:
-        print_coverage_markdown(found.rows)
+        print_coverage_markdown(rows)
     elif details:
-        print_coverage_details(found.rows)
+        print_coverage_details(rows)
     else:
-        print_coverage(found.rows)
+        print_coverage(rows)
     return 0

@@ -9,9 +9,9 @@ from typing import Annotated
 from epbuild.cli import arguments
 from epbuild.cli.build_files import Sarif, refuse_recipe
 from epbuild.cli.options import Excludes, UsageError, declare_option, make_application
+from epbuild.commands.validate import validate as check
 from epbuild.core.errors import EpbuildError
 from epbuild.core.units import format_count
-from epbuild.plan.possible import find_obstacles
 from epbuild.report.ci.sarif import SarifDocument
 from epbuild.report.formatting import join_names
 from epbuild.report.json.build import ValidationDocument
@@ -19,7 +19,6 @@ from epbuild.report.json.documents import build_problem_views, print_json
 from epbuild.report.listeners import write_document
 from epbuild.report.terminal.problems import print_warnings
 from epbuild.report.terminal.screen import print_line, print_lines, wrap
-from epbuild.session.planning import read_plan
 from epbuild.session.request import Request
 
 app = make_application()
@@ -71,7 +70,7 @@ def _validate(
 ) -> int:
     refuse_recipe(recipe, sarif)
     try:
-        loaded, plan = read_plan(Request(recipe, settings=settings))
+        found = check(Request(recipe, settings=settings))
     except EpbuildError as error:
         if sarif is not None:
             write_document(sarif, SarifDocument(recipe).text(error))
@@ -79,25 +78,22 @@ def _validate(
             raise
         print_json(ValidationDocument(recipe=str(recipe), valid=False, problems=build_problem_views(error.problems)))
         return error.exit_code
-    unread = plan.list_unread_models()
-    notes = find_obstacles(list(plan.session_groups.values()), sys.platform)
     if sarif is not None:
         document = SarifDocument(recipe)
-        document.add("warning", plan.warnings)
-        document.add("note", notes)
+        document.add("warning", found.warnings)
+        document.add("note", found.notes)
         write_document(sarif, document.text(None))
     if json:
-        warnings, here = map(build_problem_views, (plan.warnings, notes))
-        print_json(ValidationDocument(recipe=str(recipe), valid=True, warnings=warnings, notes=here, unread=tuple(unread)))
+        warnings, here = map(build_problem_views, (found.warnings, found.notes))
+        print_json(ValidationDocument(recipe=str(recipe), valid=True, warnings=warnings, notes=here, unread=tuple(found.unread)))
         return 0
-    print_warnings(plan.warnings, all_warnings=all_warnings)
-    print_warnings(notes, "note", all_warnings=all_warnings)
-    counts = {"model": loaded.models, "target": loaded.targets, "group": loaded.groups, "step": plan.steps}
+    print_warnings(found.warnings, all_warnings=all_warnings)
+    print_warnings(found.notes, "note", all_warnings=all_warnings)
     if not quiet:
-        print_line(f"{recipe} is valid: " + ", ".join(format_count(len(items), noun) for noun, items in counts.items()))
-        if unread:
-            count, names = format_count(len(unread), "model"), join_names(unread, _MAX_NAMED)
-            were = "was not checked, because it has" if len(unread) == 1 else "were not checked, because they have"
+        print_line(f"{recipe} is valid: " + ", ".join(format_count(count, noun) for noun, count in found.counts.items()))
+        if found.unread:
+            count, names = format_count(len(found.unread), "model"), join_names(found.unread, _MAX_NAMED)
+            were = "was not checked, because it has" if len(found.unread) == 1 else "were not checked, because they have"
             print_lines(
                 wrap(f"{count} {were} not been fetched or made yet: {names}. `epbuild run` checks every model.", others="  ")
             )

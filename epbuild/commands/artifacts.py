@@ -16,6 +16,8 @@ from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.core.safepath import is_folder, resolve_links
 from epbuild.core.shown import ProgressLines
+from epbuild.core.summary import Summarized, Summary
+from epbuild.core.units import format_count
 from epbuild.diff.difference import Comparison, compare
 from epbuild.diff.facts import Incomparable
 from epbuild.onnxfile.edit.packaging import Packaging, Repackaged, repackage
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from epbuild.verify.inspected import BrokenModel, InspectedModel, Inspection, SharedFile
 
 
-class Inspected(Struct, frozen=True):
+class Inspected(Summarized, Struct, frozen=True):
     """Result of inspecting one or several files."""
 
     document: InspectedModel | Inspection
@@ -47,6 +49,16 @@ class Inspected(Struct, frozen=True):
         problems = [model.get("problem") for model in self.models]
         problems += [node["problem"] for model in self.models if "problem" not in model for node in model["ep_context_nodes"]]
         return not any(problems)
+
+    def summarize(self) -> Summary:
+        """Return the models with their nodes."""
+        rows = [
+            (model["file"], str(len(model["ep_context_nodes"])), str(sum(model["other_operators"].values())), "")
+            if "problem" not in model
+            else (model["file"], "", "", str(model.get("problem")))
+            for model in self.models
+        ]
+        return Summary(format_count(len(rows), "model"), ("file", "EPContext nodes", "other nodes", "problem"), rows)
 
 
 def inspect(files: Sequence[Path]) -> Inspected:

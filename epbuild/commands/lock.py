@@ -19,6 +19,8 @@ from epbuild.cache.location import find_cache_directory
 from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, ToolchainError, suggest_nearest
+from epbuild.core.shown import format_path
+from epbuild.core.summary import Summarized, Summary
 from epbuild.engine.events import Progress, Warned
 from epbuild.plan.planner import check_partial_recipe
 from epbuild.plan.sources import find_source
@@ -64,7 +66,7 @@ class Resolver(Protocol):
         """Return the resolved packages of a toolchain on a platform. Use the `preferred` versions where possible."""
 
 
-class Locking(Struct, frozen=True):
+class Locking(Summarized, Struct, frozen=True):
     """New lock, and its differences from the existing lock."""
 
     recipe: Recipe
@@ -73,6 +75,15 @@ class Locking(Struct, frozen=True):
     changes: tuple[LockChange, ...]
     is_written: bool
     """True if the lock file is up to date."""
+
+    def summarize(self) -> Summary:
+        """Return the changes of the lock."""
+        state = "is up to date" if self.is_written else "is out of date"
+        rows = [
+            (change.kind, change.toolchain or change.about, change.name, change.old or "", change.new or "")
+            for change in self.changes
+        ]
+        return Summary(f"{format_path(self.path)} {state}", ("change", "in", "name", "before", "after"), rows)
 
 
 def make_lock(

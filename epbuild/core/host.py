@@ -49,6 +49,14 @@ def list_interrupts() -> list[int]:
     return [number for name in ("SIGINT", "SIGBREAK") if (number := getattr(_signal, name, None)) is not None]
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether Python has replaced a KeyboardInterrupt by this error.
+
+    Python does so before 3.12 if it interrupts `__set_name__`, and if it interrupts the wait of a condition, whose lock is then not held.
+    """
+    return isinstance(error.__cause__ or error.__context__, KeyboardInterrupt)
+
+
 def is_broken_pipe(error: OSError) -> bool:
     """Return whether a write failed because the reader has closed the pipe.
 

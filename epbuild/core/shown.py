@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Protocol
 
@@ -55,6 +55,13 @@ def describe_files(sizes: Mapping[str, int]) -> str:
         return format_count(len(sizes), "file")
     name = PurePath(largest).name
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}..."  # the name of a blob has 64 characters
+
+
+def format_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return lines in which the cells of each column begin at the same place. The cells are escaped."""
+    cells = [[escape_controls(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
 def escape_sequences(line: str) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from msgspec import Struct
 
 from epbuild.core.errors import BuildError, Problem
+from epbuild.core.summary import Summarized, Summary
+from epbuild.core.units import format_count
 from epbuild.engine.events import (
     BatchProgress,
     Event,
@@ -22,7 +25,7 @@ from epbuild.engine.events import (
 from epbuild.session.events import StepCompared
 
 
-class BuildResult(Struct, frozen=True):
+class BuildResult(Summarized, Struct, frozen=True):
     """Result of a build that ran to its end."""
 
     outcomes: Mapping[str, Outcome]
@@ -32,6 +35,19 @@ class BuildResult(Struct, frozen=True):
     warnings: tuple[Problem, ...]
     finished: RunFinished
     """Event at the end of the build, with counts of steps and the exit code of the command."""
+
+    def summarize(self) -> Summary:
+        """Return the steps that are not current, with their problems."""
+        counts = Counter(self.outcomes.values())
+        steps = format_count(len(self.outcomes), "step")
+        head = f"{steps} in {self.finished.seconds:,.1f} s: {', '.join(f'{number} {word}' for word, number in counts.items())}"
+        rows = [
+            (step, outcome, " ".join(f"{problem.text} [{problem.code}]" for problem in self.failures.get(step, ())))
+            for step, outcome in self.outcomes.items()
+            if outcome != "current"
+        ]
+        warnings = [("", "warning", str(problem)) for problem in self.warnings]
+        return Summary(head, ("step", "outcome", "problems"), [*rows, *warnings])
 
 
 class BuildFailed(BuildError):

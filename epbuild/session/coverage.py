@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from epbuild.core.errors import Problem
+from epbuild.core.summary import Summarized, Summary
 from epbuild.plan.result import ActionResult, CompileResult, ModelResult, VerificationResult
 from epbuild.plan.steps import Action, Plan, SessionGroup
 from epbuild.plan.verification import Verification, make_verification_id
@@ -19,6 +20,24 @@ from epbuild.verify.live.judging import find_number_problems
 _FIGURES = {"cosine": 6, "snr_db": 1}
 """Metrics in the coverage table, with their number of decimals. Larger values are better."""
 _NOT_TRIED = "a step that the model needs failed"
+COVERAGE_COLUMNS = ("model", "target", "outcome", "fallback nodes", "reason")
+"""Headings of coverage in summaries."""
+
+
+class CoveredModels(Summarized, tuple[ModelCovered, ...]):
+    """Coverage of all models for all targets, in plan order."""
+
+    __slots__ = ()
+
+    def summarize(self) -> Summary:
+        """Return the outcome of each model for each target."""
+        counts = Counter(row.outcome for row in self)
+        rows = []
+        for row in self:
+            count, why = (str(row.outside.count), row.outside.why) if row.outside is not None else ("", "")
+            rows.append((row.model, row.target, row.outcome, count, row.reason or why))
+        outcomes = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
+        return Summary(f"coverage: {outcomes or 'no models'}", COVERAGE_COLUMNS, rows)
 
 
 def find_covered_models(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,8 @@ from epbuild.cache.records import ActionRecords
 from epbuild.cache.state import UNKNOWN, Configuration, OutputRecord, StepRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import BuildError
+from epbuild.core.summary import Summarized, Summary
+from epbuild.core.units import format_count
 from epbuild.engine.events import DiskNeeded
 from epbuild.output.existing import OwnedFiles
 from epbuild.output.tree import OutputTree
@@ -83,7 +86,7 @@ class StepStatus(NamedTuple):
     """True if the step runs only on a real device."""
 
 
-class Survey(Struct, frozen=True, dict=True):
+class Survey(Summarized, Struct, frozen=True, dict=True):
     """Status of every action of a plan, the actions that have to run, and the orphans."""
 
     plan: Plan
@@ -119,6 +122,14 @@ class Survey(Struct, frozen=True, dict=True):
             if failed.intersection(self.plan.actions[ident].needs):
                 failed.add(ident)
         return not self.orphans and failed == set(self.todo)
+
+    def summarize(self) -> Summary:
+        """Return the steps that are not current, with their reasons."""
+        steps = self.steps()
+        states = Counter(status.state for status in steps)
+        head = f"{format_count(len(steps), 'step')}: {', '.join(f'{number} {state}' for state, number in states.items())}"
+        rows = [(status.step.id, status.state, "; ".join(status.reasons)) for status in steps if status.state != "current"]
+        return Summary(head, ("step", "state", "reasons"), rows)
 
     def steps(self) -> list[StepStatus]:
         """Return the status of every requested step, in order."""

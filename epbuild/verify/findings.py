@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from msgspec import Struct
 
+from epbuild.core.summary import Summarized, Summary
+from epbuild.core.units import format_count
+
 Outcome = Literal["passed", "failed", "skipped"]
 """Outcome of a check. `skipped`: the check was not possible, which is not a failure. The message gives the reason."""
+_WORST_FIRST: tuple[Outcome, ...] = ("failed", "skipped", "passed")
 Fitness = Literal["best", "runs", "recompile", "cannot"]
 """Fitness of this machine for a compiled model, from best to worst."""
 EMIT_AGAIN = "Emit or copy it again."
@@ -47,6 +52,22 @@ class Finding(Struct, frozen=True):
     """Metrics of each output if the model was run, and whether its inputs were given or generated."""
     fitness: Fitness | None = None
     """Fitness of this machine for the model. None unless the check is `here`."""
+
+
+class Findings(Summarized, tuple[Finding, ...]):
+    """Findings of all checks of an artifact."""
+
+    __slots__ = ()
+
+    def summarize(self) -> Summary:
+        """Return the findings, failed ones first."""
+        counts = Counter(finding.outcome for finding in self)
+        outcomes = ", ".join(f"{counts[outcome]} {outcome}" for outcome in _WORST_FIRST if counts[outcome])
+        rows = [
+            (finding.outcome, finding.check, finding.subject, finding.message)
+            for finding in sorted(self, key=lambda finding: _WORST_FIRST.index(finding.outcome))
+        ]
+        return Summary(f"{format_count(len(self), 'finding')}: {outcomes}", ("outcome", "check", "subject", "message"), rows)
 
 
 def make_failed(check: str, subject: str, flaw: Flaw) -> Finding:

@@ -14,6 +14,7 @@ from epbuild.catalog.options import Option
 from epbuild.catalog.preparations import PreparationEntry, PreparationOption, get_preparation, list_preparation_kinds, pin_package
 from epbuild.commands.schema import build_editor_schema, format_default
 from epbuild.core.canonical import read_schema
+from tools.reference.api import build_api_page
 from tools.reference.commands import build_commands_page
 from tools.reference.environment import build_environment_page
 from tools.reference.errors import build_errors_page
@@ -55,6 +56,7 @@ def build_reference_pages() -> dict[str, str]:
     pages["errors.md"] = _build_page("Error codes", *build_errors_page())
     pages["specification.md"] = _build_page("EPContext specification", *build_specification_page())
     pages["json.md"] = _build_page("JSON documents and events", *build_json_page())
+    pages["api.md"] = _build_page("Python API reference", *build_api_page())
     editors = json.dumps(build_editor_schema("recipe"), indent=1) + "\n"
     return {"README.md": _build_index(), "recipe.schema.json": editors, **pages}
 
@@ -66,6 +68,7 @@ def _build_index() -> str:
         "- [Commands](commands.md): every command with its options and exit codes.\n"
         "- [Environment variables](environment.md): every variable that epbuild reads.\n"
         "- [JSON documents and events](json.md): the output of every command with `--json`.\n"
+        "- [Python API](api.md): functions and classes of `epbuild.api`.\n"
         "- [Error codes](errors.md): every code with an example and a fix.\n"
         "- [The recipe](recipe.md): every key of the recipe language.\n"
         "- [Session options](session-options.md): session configuration keys of ONNX Runtime for recipes.\n"

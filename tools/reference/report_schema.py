@@ -32,7 +32,7 @@ def build_report_schema() -> str:
 
 
 def _build_object(kind: type[Struct], definitions: dict[str, Any]) -> dict[str, Any]:
-    hints, descriptions = get_type_hints(kind), _read_descriptions(kind)
+    hints, descriptions = get_type_hints(kind), read_descriptions(kind)
     properties = {
         name: {"description": descriptions[name], **_build_value(hints[name], definitions)} for name in kind.__struct_fields__
     }
@@ -74,7 +74,7 @@ def _build_value(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     return {"type": _PLAIN[kind]}
 
 
-def _read_descriptions(kind: type) -> dict[str, str]:
+def read_descriptions(kind: type) -> dict[str, str]:
     """Return the docstring of each field."""
     [tree] = ast.parse(inspect.getsource(kind)).body
     return dict(_find_documented(tree.body)) if isinstance(tree, ast.ClassDef) else {}

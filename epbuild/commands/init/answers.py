@@ -16,6 +16,9 @@ from epbuild.commands.init.recipe import GenaiPipeline, RecipeChoices, find_plan
 from epbuild.commands.init.sizing import BadSizes, Sized, SizeQuestions, Sizes, Sizing, read_sizes
 from epbuild.core.errors import Problem
 from epbuild.core.safepath import is_folder
+from epbuild.core.shown import format_path
+from epbuild.core.summary import Summarized, Summary
+from epbuild.core.units import format_count
 from epbuild.onnxfile.read.decoders import Decoder, find_decoder
 from epbuild.output.genai import check_base
 from epbuild.plan.outputs import GENAI_CONFIG
@@ -68,7 +71,7 @@ class Given(Struct, frozen=True):
     force: bool
 
 
-class FirstRecipe(Struct, frozen=True):
+class FirstRecipe(Summarized, Struct, frozen=True):
     """Recipe that was written, with its choices and warnings."""
 
     path: Path
@@ -77,6 +80,15 @@ class FirstRecipe(Struct, frozen=True):
     left: Sequence[LeftOut] = field(default_factory=list)
     """Excluded models that the user has not been shown yet."""
     warnings: Sequence[Problem] = ()
+
+    def summarize(self) -> Summary:
+        """Return the models of the recipe, the excluded models with the reasons, and the warnings."""
+        choices = self.choices
+        counts = f"{format_count(len(choices.models), 'model')} for {format_count(len(choices.targets), 'target')}"
+        rows = [(path, "") for path in choices.models]
+        rows += [(item.path, f"skipped: {item.why}") for item in self.left]
+        rows += [("", f"warning: {problem}") for problem in self.warnings]
+        return Summary(f"{format_path(self.path)}: {counts}", ("model", ""), rows)
 
 
 def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -23,8 +24,11 @@ from epbuild.commands.reporting.recipe_values import (
     ReportedTarget,
     ReportedToolchain,
 )
+from epbuild.core.summary import Summarized, Summary
+from epbuild.core.units import format_count
 from epbuild.engine.events import Origin
 from epbuild.plan.steps import StepKind
+from epbuild.session.coverage import COVERAGE_COLUMNS
 from epbuild.survey.action_status import StepState
 
 FORMAT = 1
@@ -127,7 +131,7 @@ class ReportedWarning(Struct, frozen=True):
     """Position in the recipe, or the step."""
 
 
-class Report(Struct, frozen=True):
+class Report(Summarized, Struct, frozen=True):
     """Report of a recipe and its builds, as `epbuild report` shows it."""
 
     format: int
@@ -164,3 +168,16 @@ class Report(Struct, frozen=True):
     """Errors of failed steps, by reason."""
     against: ReportedAgainst | None
     """Changes since an earlier report was written or outputs were emitted; null if nothing was compared."""
+
+    def summarize(self) -> Summary:
+        """Return the states of the steps, the last build, and the coverage of each model."""
+        states = Counter(step.state for step in self.steps)
+        steps = f"{format_count(len(self.steps), 'step')}: {', '.join(f'{number} {state}' for state, number in states.items())}"
+        last = (
+            "never built" if self.build is None else f"last build: {self.build.seconds:,.1f} s, exit code {self.build.exit_code}"
+        )
+        rows = [
+            (row.model, row.target, row.outcome, "" if row.fallback_nodes is None else str(row.fallback_nodes), row.reason or "")
+            for row in self.coverage
+        ]
+        return Summary(f"{self.recipe.name}: {steps}; {last}", COVERAGE_COLUMNS, rows)

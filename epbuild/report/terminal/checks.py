@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from epbuild.core.redact import conceal_text, redact
+from epbuild.core.shown import format_columns
 from epbuild.core.units import format_count
 from epbuild.report.formatting import join_names
-from epbuild.report.terminal.screen import BOLD, DIM, WIDTH, format_columns, has_colors, paint, print_line, print_lines, wrap
+from epbuild.report.terminal.screen import BOLD, DIM, WIDTH, has_colors, paint, print_line, print_lines, wrap
 from epbuild.verify.findings import Finding, Outcome
 
 if TYPE_CHECKING:  # Import for types only: `verify` does not need doctor's checks.

@@ -289,17 +289,15 @@ def _format_cells(row: ModelCovered) -> tuple[str, str, str, str]:
 
 
 class CoverageProgress(Listener):
-    """Listener that collects coverage, and writes a line to standard error when a step ends."""
+    """Listener that writes a line to standard error when a step ends."""
 
-    def __init__(self, coverage: CoverageList) -> None:
-        self._coverage = coverage
+    def __init__(self) -> None:
         self._waiting = WaitingRow()
 
     def __exit__(self, *ended: object) -> None:
         self._waiting.__exit__(*ended)
 
     def report(self, event: Event, /) -> None:
-        self._coverage.report(event)
         self._waiting.report(event)
         match event:
             case StepFinished(step, outcome, seconds, progress=progress) if outcome != "current" and progress is not None:

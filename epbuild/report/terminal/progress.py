@@ -319,9 +319,9 @@ def make_reporter(*, json: bool, summary: Path | None = None, all_warnings: bool
     )
 
 
-def make_coverage_reporter(found: CoverageList) -> Listener:
-    """Return a listener that shows only the coverage of a build, and adds it to `found`. The listener also writes the step summary."""
-    return _add_summary(CoverageProgress(found))
+def make_coverage_reporter() -> Listener:
+    """Return a listener that shows only the ends of steps. The listener also writes the step summary."""
+    return _add_summary(CoverageProgress())
 
 
 def _add_summary(listener: Listener, file: Path | None = None) -> Listener:

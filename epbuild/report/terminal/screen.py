@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from epbuild.core.errors import escape_controls
@@ -52,13 +52,6 @@ def wrap(text: str, first: str = "", others: str = "", *, width: int = WIDTH, lo
         break_long_words=long_words,
         break_on_hyphens=False,
     )
-
-
-def format_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return lines in which the cells of each column begin at the same place. The cells are escaped."""
-    cells = [[escape_controls(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
 def paint(text: str, code: str, color: bool) -> str:
