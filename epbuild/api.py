@@ -1,4 +1,4 @@
-"""Functions of the commands for Python programs: `validate`, `plan`, `run`, `coverage`, `report`, `verify`, `inspect`, `init`, `lock`.
+"""Functions of the commands, for Python programs.
 
 The command line calls these functions. They print nothing, set no signal handler, and may be called from any thread. They
 import their modules when they are called, so that `import epbuild.api` takes about as long as `import typing`. They raise

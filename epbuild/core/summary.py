@@ -1,4 +1,4 @@
-"""Tables that show results of the Python API: as text for `repr`, and as HTML for notebooks."""
+"""Summaries of results of the Python API, as text and as HTML."""
 
 from __future__ import annotations
 
