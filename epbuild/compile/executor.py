@@ -14,6 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +26,8 @@ from epbuild.compile.max_sizes import raise_max_sizes
 from epbuild.compile.node_log import MARK, VERBOSE, NodeLog
 from epbuild.compile.node_names import check_known_nodes, prefix_nodes
 from epbuild.core.clone import copy_file
-from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError, escape_controls
-from epbuild.core.safepath import is_regular, resolve_links
+from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId, VerifyError, escape_controls
+from epbuild.core.safepath import is_inside, is_regular, resolve_links
 from epbuild.engine.events import StepOutput, StepStarted
 from epbuild.onnxfile.edit.fix_sizes import fix_sizes
 from epbuild.onnxfile.edit.initializers import share_initializers
@@ -149,12 +150,26 @@ def _move_diagnostics(staging: Path, artifacts: Collection[str]) -> tuple[str, .
     found = {path.relative_to(staging).as_posix(): path for path in sorted(staging.rglob("*")) if is_regular(path)}
     names = []
     for name in found.keys() - ours:
-        kept = f"{DIAGNOSTICS}/{name.removeprefix(f'{_OUTPUT}/')}"
-        place = staging / _OUTPUT / kept
-        place.parent.mkdir(parents=True, exist_ok=True)
-        found[name].rename(place)
-        names.append(kept)
+        _move(found[name], staging / _OUTPUT / DIAGNOSTICS / name)
+        names.append(f"{DIAGNOSTICS}/{name}")
     return tuple(sorted(names))
+
+
+def _keep_diagnostics_of_failure(group: SessionGroup, execution: Execution) -> None:
+    """Move the diagnostic files of a failed compile beside its log."""
+    ours = {REQUEST, *(file.name for file in _list_staged_files(group))}
+    staging, kept = execution.staging, execution.log.with_suffix("")
+    for path in [path for path in sorted(staging.rglob("*")) if is_regular(path)]:
+        name = path.relative_to(staging)
+        place = kept / name
+        if name.parts[0] not in (_INPUT, _OUTPUT) and name.as_posix() not in ours and is_inside(place, kept.parent):
+            place.unlink(missing_ok=True)
+            _move(path, place)
+
+
+def _move(path: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(path, place)
 
 
 class _Compiled(NamedTuple):
@@ -169,6 +184,17 @@ class _Compiled(NamedTuple):
 def _compile(group: SessionGroup, document: Mapping[str, Any], execution: Execution) -> _Compiled:
     """Compile and verify the group's artifacts in the staging directory."""
     _check_prefixes(group, execution)
+    try:
+        return _compile_staged(group, document, execution)
+    except EpbuildError:
+        if group.target.writes_diagnostics:
+            with suppress(OSError):  # the failure matters more
+                _keep_diagnostics_of_failure(group, execution)
+        raise
+
+
+def _compile_staged(group: SessionGroup, document: Mapping[str, Any], execution: Execution) -> _Compiled:
+    """Stage the group's inputs, and compile and verify its artifacts."""
     shared = _stage(group, document, execution)
     node_log = make_node_log(group)
     worker = Worker("worker", COMPILE, group.timeout, {**ALLOCATION, **group.target.environment})

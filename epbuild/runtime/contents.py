@@ -39,8 +39,9 @@ def check_files(files: object) -> None:
     if not isinstance(files, Mapping):
         raise OpenError("EPB654", f"files must be a mapping from relative paths to the content of files, not {files!r}")
     for name, content in files.items():
-        if not isinstance(name, str) or not name or PureWindowsPath(name).drive or PureWindowsPath(name).root:
-            raise OpenError("EPB654", f"files must have relative paths, not {name!r}")
+        path = PureWindowsPath(name) if isinstance(name, str) and name else None
+        if path is None or path.drive or path.root or ".." in path.parts:
+            raise OpenError("EPB654", f"files must have relative paths without '..', not {name!r}")
         if not isinstance(content, Content):
             raise OpenError(
                 "EPB654", f"files must map {name!r} to bytes, a memoryview or an mmap, not to {type(content).__name__}"

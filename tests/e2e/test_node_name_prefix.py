@@ -77,12 +77,14 @@ def test_a_model_split_into_several_parts_of_one_context_is_refused(named: Proje
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), named.folder / "first.onnx")
+    named.edit("soc_model: SM8750", "soc_model: SM8750, dump_json_qnn_graph: true, json_qnn_graph_dir: graphs")
     done = named.epbuild("run")
     assert done.returncode == 1
     text = " ".join((done.stdout + done.stderr).split())
     assert "cannot have the node_name_prefix 'first_': the model was compiled to 2 nodes, and QNN finds each graph" in text
     assert "[EPB440]" in text
     assert not (named.folder / "dist").exists()
+    assert any(name.startswith("graphs/") for name in named.files(".epbuild/logs/compile+both+npu+first"))
     # A build without the prefix shows the number of nodes, so the next one fails without a compile.
     named.edit("    compile: {node_name_prefix", "    expect: {fallback_nodes: any}  # compile: {node_name_prefix")
     named.build()

@@ -67,7 +67,9 @@ def test_a_context_binary_in_memory_alone_is_refused_with_the_remedy(snapdragon:
     ("files", "words"),
     [
         ([("a", b"")], "files must be a mapping"),
-        ({"/a.onnx": b""}, "files must have relative paths, not '/a.onnx'"),
+        ({"/a.onnx": b""}, "files must have relative paths without '..', not '/a.onnx'"),
+        ({"b/../../a.onnx": b""}, "files must have relative paths without '..'"),
+        ({"..\\a.onnx": b""}, "files must have relative paths without '..'"),
         ({"C:a.onnx": b""}, "files must have relative paths"),
         ({"a.onnx": "text"}, "files must map 'a.onnx' to bytes, a memoryview or an mmap, not to str"),
     ],

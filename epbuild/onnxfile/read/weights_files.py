@@ -50,7 +50,8 @@ def name_weights(reference: str, ep: ContextEp | None) -> str | None:
 def find_weights(model: Path, node: EPContextNode, ep: ContextEp | None) -> str | None:
     """Return the reference of the weights file of a node's context, or None if the context has no such file.
 
-    Raises BadReference if a file is missing, too short or outside the model's folder, and OSError.
+    Raises BadReference if a file is missing, too short or outside the model's folder, or if the weights cannot be read. Raises
+    OSError if the context cannot be read.
     """
     name = name_weights(node.reference, ep) if node.reference is not None else None
     if name is None or ep is None or ep.weights_rule is None:
@@ -66,6 +67,8 @@ def find_weights(model: Path, node: EPContextNode, ep: ContextEp | None) -> str 
         raise MissingReference(
             f"the weights '{shown}' of the context '{node.reference}' do not exist beside '{model.name}'"
         ) from error
+    except OSError as error:
+        raise BadReference(f"the weights '{shown}' of the context '{node.reference}' cannot be read: {error.strerror}") from error
     if size < needed:
         raise BadReference(f"the weights '{shown}' have {size:,} bytes; the context '{node.reference}' needs {needed:,}")
     return name
