@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
-from epbuild.core.digest import Write, hash_bytes
+from epbuild.core.digest import Blob, Write, hash_bytes
 from epbuild.core.errors import BuildError, Problem, StepId
 
 Role = Literal[
@@ -38,6 +38,8 @@ class FileEntry(NamedTuple):
     role: Role
     size: int
     digest: str
+    plain: Blob | None = None
+    """Content of an encrypted file before its encryption. None in key documents, and for all other files."""
 
 
 class Artifact(Struct, frozen=True):
@@ -54,6 +56,8 @@ class Artifact(Struct, frozen=True):
     """Path of the finished file: generated for this output, or the user's own file."""
     data: bytes | None = None
     """The bytes of a small generated file."""
+    plain: Blob | None = None
+    """Content of an encrypted file before its encryption."""
 
     @classmethod
     def generated(cls, path: str, role: Role, data: bytes) -> Artifact:
@@ -63,7 +67,7 @@ class Artifact(Struct, frozen=True):
     @property
     def entry(self) -> FileEntry:
         """Entry of the file in documents that are emitted."""
-        return FileEntry(self.path, self.role, self.size, self.sha256)
+        return FileEntry(self.path, self.role, self.size, self.sha256, self.plain)
 
 
 Copy = Callable[[Artifact, Write], None]

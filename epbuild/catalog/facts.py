@@ -134,6 +134,8 @@ class Binary(Struct, frozen=True):
     """Attribute of the EP's Python module with the version of its SDK, such as `info.sdk`."""
     weights: WeightsRule | None = None
     """Weights files that belong to context binaries. None if context binaries contain their weights."""
+    read_callback: bool | None = None
+    """True if the EP can read context binaries through a callback of the application. None if this is unknown."""
 
 
 class Compatibility(Struct, frozen=True):

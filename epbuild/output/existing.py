@@ -97,7 +97,7 @@ class OwnedFiles(Owned):
         self.announcement = announcement
         """Name of the workspace's fact with the announced files. The fact is deleted once the emission is recorded."""
         self._workspace = workspace
-        self._digests = digests
+        self.digests = digests
         self._read: dict[str, tuple[StatKey, str]] = {}
 
     @classmethod
@@ -196,7 +196,7 @@ class OwnedFiles(Owned):
                         found[name] = digest
                     case _ if stat.S_ISREG(status.st_mode):
                         unread[name] = (path, key)
-        for name, digest in _hash_readable(self._digests, unread):
+        for name, digest in _hash_readable(self.digests, unread):
             self._read[name] = (unread[name][1], digest)
             found[name] = digest
         return found

@@ -17,6 +17,10 @@ from epbuild.core.canonical import JsonFile
 from epbuild.core.digest import Blob
 from epbuild.plan.key import compute_action_key
 from epbuild.plan.steps import Merging, Part
+from epbuild.recipe.model import Encryption
+
+ENCRYPTION_FORMAT = 1
+"""Version of the format of encrypted files, which `epbuild/runtime/encryption.py` describes."""
 
 
 class UserFile(Struct, frozen=True):
@@ -61,8 +65,23 @@ class MergedModel(Struct, frozen=True):
         return compute_action_key({"merge": self.settings, "members": members})
 
 
-ContentRef = Blob | UserFile | RelinkedModel | MergedModel | JsonFile
+PlainRef = Blob | UserFile | RelinkedModel | MergedModel | JsonFile
 """Reference to the content of a file: a blob of the store, a user's file, a model that is rewritten or merged, or generated JSON."""
+
+
+class EncryptedFile(Struct, frozen=True):
+    """Content that is encrypted when it is written. `encryption` has the name of the key, but not the key."""
+
+    plain: PlainRef
+    encryption: Encryption
+
+    @property
+    def identity(self) -> str:
+        # The name of the key stands for the key, so that planning needs no key.
+        return compute_action_key({"encrypt": self.plain.identity, "format": ENCRYPTION_FORMAT, "key": self.encryption.key_id})
+
+
+ContentRef = PlainRef | EncryptedFile
 
 
 class OutputFile(Struct, frozen=True):
@@ -71,6 +90,11 @@ class OutputFile(Struct, frozen=True):
     path: str
     role: Role
     content: ContentRef
+
+    @property
+    def plain(self) -> PlainRef:
+        """Content before it is encrypted."""
+        return self.content.plain if isinstance(self.content, EncryptedFile) else self.content
 
     @property
     def entry(self) -> FileEntry:

@@ -52,6 +52,7 @@ class PartManifest(Struct, frozen=True):
     custom_ops: Sequence[Mapping[str, str]] = ()
     provenance: str | None = None
     """Path of the provenance file for these files and the manifest. The manifest cannot list this file."""
+    encryption: Mapping[str, Any] | None = None
 
     @property
     def file(self) -> JsonFile:
@@ -68,6 +69,7 @@ class PartManifest(Struct, frozen=True):
                 "models": [_describe_model(model) for model in self.models],
                 "files": list_files(self.files),
                 **({"provenance": self.provenance} if self.provenance is not None else {}),
+                **({"encryption": dict(self.encryption)} if self.encryption is not None else {}),
             }
         )
 
@@ -75,7 +77,12 @@ class PartManifest(Struct, frozen=True):
 def list_files(files: Iterable[FileEntry]) -> list[dict[str, Any]]:
     """Return files as manifests list them, in the order of their paths."""
     ordered = sorted(files, key=lambda file: file.path.split("/"))
-    return [{"path": file.path, "role": file.role, "size": file.size, "sha256": file.digest} for file in ordered]
+    return [_describe_file(file) for file in ordered]
+
+
+def _describe_file(file: FileEntry) -> dict[str, Any]:
+    plain = {"plain": {"size": file.plain.size, "sha256": file.plain.digest}} if file.plain is not None else {}
+    return {"path": file.path, "role": file.role, "size": file.size, "sha256": file.digest, **plain}
 
 
 def _describe_model(model: ManifestModel) -> dict[str, Any]:

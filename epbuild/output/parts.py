@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,8 +18,10 @@ from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.redact import conceal_values
 from epbuild.output.bom import BomModel
 from epbuild.output.files import (
+    ENCRYPTION_FORMAT,
     ContentRef,
     Document,
+    EncryptedFile,
     MergedHeader,
     MergedModel,
     OutputDocument,
@@ -35,6 +37,7 @@ from epbuild.plan.made import Made
 from epbuild.plan.outputs import PROVENANCE
 from epbuild.plan.result import CompileResult, ModelResult
 from epbuild.plan.steps import Emission, Genai, Part
+from epbuild.recipe.model import Encryption
 
 
 class PlannedPart(Struct, frozen=True):
@@ -76,6 +79,7 @@ class PartManifestFile(Struct, frozen=True):
     recipe: str
     provenance: str | None = None
     """Path of the provenance file for the files and the manifest."""
+    encryption: Encryption | None = None
 
     def render(self, files: Sequence[FileEntry], merged: Mapping[str, MergedHeader]) -> JsonFile:
         planned, part = self.part, self.part.part
@@ -91,6 +95,7 @@ class PartManifestFile(Struct, frozen=True):
             models=planned.complete_models(merged),
             files=[file._replace(path=file.path.removeprefix(prefix)) for file in files if file.path.startswith(prefix)],
             provenance=self.provenance,
+            encryption=describe_encryption(self.encryption) if self.encryption is not None else None,
         )
         return manifest.file
 
@@ -172,6 +177,36 @@ def plan_base_files(emission: Emission, planned: PlannedPart, folder: str, other
         if inside is not None:
             raise _make_base_conflict(emission, f"'{inside}' would be both a file and the folder of '{file.path}'")
     return found
+
+
+def encrypt_files(emission: Emission, parts: Iterable[PlannedPart], files: Sequence[OutputFile]) -> tuple[OutputFile, ...]:
+    """Return the files of an output, in which files with context data are encrypted if the recipe requests it.
+
+    These files are the context binaries, and the models that embed their contexts.
+    """
+    encryption = emission.encryption
+    if encryption is None:
+        return tuple(files)
+    embedding = {planned.path(file) for planned in parts for file in _find_embedding_models(planned)}
+    return tuple(
+        replace(file, content=EncryptedFile(file.plain, encryption))
+        if file.role == "context-binary" or file.path in embedding
+        else file
+        for file in files
+    )
+
+
+def _find_embedding_models(planned: PlannedPart) -> Iterator[str]:
+    merging, names = planned.part.merging, planned.part.models
+    for made in planned.made:
+        for model in made.compiled.models:
+            if any(node.embed_mode and node.main_context for node in model.nodes):
+                yield names[model.member if merging is None else merging.name]
+
+
+def describe_encryption(encryption: Encryption) -> dict[str, Any]:
+    """Return the encryption of an output for its manifest and its key document. Neither has a key or its place."""
+    return {"format": ENCRYPTION_FORMAT, **({"key_id": encryption.key_id} if encryption.key_id is not None else {})}
 
 
 def describe_part(part: Part, digests: Mapping[Path, str]) -> dict[str, Any]:

@@ -26,7 +26,9 @@ from epbuild.output.parts import (
     Arrangement,
     PartManifestFile,
     PlannedPart,
+    describe_encryption,
     describe_part,
+    encrypt_files,
     get_statement_path,
     plan_base_files,
     plan_part,
@@ -75,7 +77,7 @@ class Directory:
         base = plan_base_files(emission, planned, "", planned.files)
         return Arrangement(
             files=(*planned.files, *base),
-            manifest=PartManifestFile(planned, recipe, get_statement_path(emission)),
+            manifest=PartManifestFile(planned, recipe, get_statement_path(emission), emission.encryption),
             base_models=tuple(list_base_models(planned.models, planned.part.base, planned.part.folder)),
         )
 
@@ -118,14 +120,15 @@ def plan_output(emission: Emission, made: Sequence[Made], recipe: Recipe, digest
     ]
     layout, inputs = LAYOUTS[emission.layout], OutputInputs(emission, tuple(groups), recipe, digests)
     arrangement = layout.arrange(emission, parts, recipe.name, digests)
+    files = encrypt_files(emission, parts, arrangement.files)
     documents = [*arrangement.part_manifests]
     if emission.sbom:
         documents.append(OutputDocument(BOM, "bom", BillFile(inputs, tuple(parts), arrangement.base_models)))
     documents.append(OutputDocument(MANIFEST, "manifest", arrangement.manifest))
-    document = {"format": FORMAT, **_describe_reasons(inputs), **_identify_files(inputs, arrangement.files, documents)}
+    document = {"format": FORMAT, **_describe_reasons(inputs), **_identify_files(inputs, files, documents)}
     return OutputTree(
         emission=emission,
-        files=arrangement.files,
+        files=files,
         documents=tuple(documents),
         inputs=inputs,
         key_document=document,
@@ -229,6 +232,7 @@ def _describe_reasons(inputs: OutputInputs) -> dict[str, Any]:
             {"provenance": {file.name: file.sha256 for file in list_recipe_files(recipe, digests)}} if emission.provenance else {}
         ),
         **({"sbom": True} if emission.sbom else {}),
+        **({"encrypt": describe_encryption(emission.encryption)} if emission.encryption is not None else {}),
         # Provenance and bill of materials both describe how the output was built.
         **({"epbuild": __version__, "named": {item.group.id: _describe_names(item) for item in made}} if documented else {}),
         # Manifests list models in this order.

@@ -174,6 +174,27 @@ def plan_registry(output: OutputSpec, parts: Sequence[Part], problems: list[Prob
         return None
 
 
+def find_encryption_refusals(output: OutputSpec, part: Part, groups: Sequence[SessionGroup]) -> Iterator[Problem]:
+    """Yield the reasons why a part of `output` cannot be encrypted: programs or EPs that open its files themselves."""
+    if output.encryption is None:
+        return
+    where, name = output.encryption.where, part.group
+    if LAYOUT_FORMS[output.layout].gathers:
+        message = "a model package cannot be encrypted, because ONNX Runtime opens its files itself"
+        yield Problem("EPB267", message, where, "Set 'layout' to 'directory', or remove 'encrypt'.")
+    elif part.genai is not None:
+        message = f"the group '{name}' cannot be encrypted, because onnxruntime-genai opens its files itself"
+        yield Problem("EPB267", message, where, "List other groups under 'groups', or remove 'encrypt'.")
+    external = [session for session in groups if session.compiled and not all(one.compile.embed for one in session.members)]
+    plain = [ep.entry.ep for ep in part.target.compiling if not ep.entry.binary.read_callback]
+    if external and plain:
+        message = f"the context binaries of the group '{name}' cannot be encrypted: {plain[0]} reads them only as plain files"
+        hint = "Embed the contexts with 'compile: {embed: true}': models with embedded contexts are encrypted as a whole."
+        if any(session.share for session in external):
+            hint = "List other groups under 'groups': models with shared weights cannot embed their contexts."
+        yield Problem("EPB267", message, where, hint)
+
+
 def find_package_refusals(output: OutputSpec, parts: Sequence[Part]) -> Iterator[Problem]:
     """Yield the reasons why parts cannot form one model package that ONNX Runtime and onnxruntime-genai can open."""
     groups = {part.group for part in parts}

@@ -28,6 +28,7 @@ from epbuild.plan.options import TargetPlanner, find_sharing_refusals
 from epbuild.plan.outputs import (
     PartNames,
     find_collisions,
+    find_encryption_refusals,
     find_overlong_paths,
     find_package_refusals,
     make_part,
@@ -267,6 +268,7 @@ class _Work:
             self.names[key] = names
             part = make_part(output, target, groups, names, own_merging, genai, verification)
             part = replace(part, adapters=adapters) if adapters else part
+            self.problems += find_encryption_refusals(output, part, groups)
             if LAYOUT_FORMS[output.layout].gathers:
                 self.gathered.setdefault((index, path), []).append(part)
             else:
@@ -322,6 +324,7 @@ class _Work:
             registry=plan_registry(output, parts, self.problems),
             provenance=output.provenance,
             sbom=output.sbom,
+            encryption=output.encryption,
             title=self.recipe.name,
             description=self.recipe.description,
         )

@@ -31,7 +31,17 @@ from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.image_reference import ImageReference
-from epbuild.recipe.model import NO_DEFAULTS, Archive, ArchiveFormat, Defaults, GenaiRole, Layout, ModelSpec, ToolchainSpec
+from epbuild.recipe.model import (
+    NO_DEFAULTS,
+    Archive,
+    ArchiveFormat,
+    Defaults,
+    Encryption,
+    GenaiRole,
+    Layout,
+    ModelSpec,
+    ToolchainSpec,
+)
 from epbuild.recipe.outputs import ARCHIVE_FORMS
 
 StepKind = Literal["prepare", "compile", "copy", "share", "verify", "merge", "emit"]
@@ -276,6 +286,7 @@ class Emission(Struct, frozen=True, dict=True):
     """True if the output is only pushed, and not written to `path`."""
     provenance: bool = False
     sbom: bool = False
+    encryption: Encryption | None = None
     title: str = ""
     description: str = ""
 

@@ -7,12 +7,16 @@ from pathlib import Path
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.cache.blobs import BlobSource
 from epbuild.core.canonical import JsonFile
-from epbuild.core.digest import Blob, hash_file
+from epbuild.core.digest import Blob, Hasher, hash_file, hash_into
+from epbuild.core.safepath import open_regular
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.onnxfile.edit.rewrite import relink
-from epbuild.output.files import MergedHeader, MergedModel, OutputFile, RelinkedModel, UserFile
+from epbuild.output.files import EncryptedFile, MergedHeader, MergedModel, OutputFile, RelinkedModel, UserFile
 from epbuild.output.merging import merge, read_merged
 from epbuild.output.tree import OutputTree
+from epbuild.publish.keys import Keys
+from epbuild.recipe.model import Encryption
+from epbuild.runtime.encryption import Encryptor, make_header
 
 
 class ArtifactBuilder:
@@ -22,11 +26,12 @@ class ArtifactBuilder:
     demand. Blobs are left in the store, users' files in their original location, and generated files in memory.
     """
 
-    def __init__(self, tree: OutputTree, folder: Path, store: BlobSource, progress: Progress) -> None:
+    def __init__(self, tree: OutputTree, folder: Path, store: BlobSource, progress: Progress, keys: Keys) -> None:
         self._tree = tree
         self._folder = folder
         self._store = store
         self._progress = progress
+        self._keys = keys
         self._merged: dict[str, MergedHeader] = {}
         self._staged: dict[str, Artifact] = {}
         """Artifacts that were written below the folder, by relative path."""
@@ -37,16 +42,21 @@ class ArtifactBuilder:
         Raises BuildError if models cannot be merged, and MissingBlob or DamagedBlob if the store has lost a result.
         """
         for file in self._tree.files:
-            if isinstance(file.content, MergedModel):
-                self._merge(file, file.content)
-        artifacts = [self._build(file) for file in self._tree.files]
+            if isinstance(file.plain, MergedModel):
+                self._merge(file, file.plain)
+        artifacts = [
+            self._encrypt(self._build(file), file.content.encryption)
+            if isinstance(file.content, EncryptedFile)
+            else self._build(file)
+            for file in self._tree.files
+        ]
         for item in self._tree.documents:
             document = item.document.render([artifact.entry for artifact in artifacts], self._merged)
             artifacts.append(Artifact.generated(item.path, item.role, document.data))
         return artifacts
 
     def _build(self, file: OutputFile) -> Artifact:
-        path, role, content = file.path, file.role, file.content
+        path, role, content = file.path, file.role, file.plain
         if path in self._staged:
             return self._staged[path]
         match content:
@@ -59,6 +69,30 @@ class ArtifactBuilder:
             case RelinkedModel():
                 return self._relink(path, role, content)
         raise TypeError(content)
+
+    def _encrypt(self, plain: Artifact, encryption: Encryption) -> Artifact:
+        """Write the encrypted form of an artifact, chunk by chunk, in place of a plain file below the folder."""
+        key = self._keys.read(encryption, self._tree.emission.id)
+        header = make_header(key, plain.path, plain.size, plain.sha256)
+        place, draft = self._folder / plain.path, self._folder.with_name("encrypted")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        hasher = Hasher()
+        with draft.open("wb") as file:
+
+            def write(data: bytes) -> None:
+                file.write(data)
+                hasher.update(data)
+
+            encryptor = Encryptor(header, key, write)
+            if plain.file is None:
+                self._store.copy(plain.sha256, encryptor.add)
+            else:
+                with open_regular(plain.file) as source:
+                    hash_into(source, Hasher(digest=False), encryptor.add)
+            encryptor.finish()
+        draft.replace(place)
+        made = hasher.blob
+        return Artifact(plain.path, plain.role, made.size, made.digest, place, plain=Blob(plain.sha256, plain.size))
 
     def _relink(self, path: str, role: Role, content: RelinkedModel) -> Artifact:
         original = self._folder.with_name("original")  # a fixed name, as a suffix could make the file's own name too long

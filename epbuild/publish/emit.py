@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from epbuild.archive.artifact import Artifact, Copy, make_changed_error
 from epbuild.cache.blobs import BlobSource
-from epbuild.cache.digests import Digests
 from epbuild.core.atomic import rename, sync_directory, sync_file, write_file, write_new
 from epbuild.core.canonical import JsonFile
 from epbuild.core.clone import copy_open_file
@@ -32,6 +31,7 @@ from epbuild.output.tree import OutputTree, build_image_annotations, get_image_t
 from epbuild.plan.outputs import PROVENANCE
 from epbuild.plan.steps import Emission
 from epbuild.publish.artifacts import ArtifactBuilder
+from epbuild.publish.keys import Keys
 from epbuild.recipe.image_reference import ImageReference
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ def emit_output(
     tree: OutputTree,
     store: BlobSource,
     written: OwnedFiles,
-    digests: Digests,
     progress: Progress,
     pusher: Pusher,
+    keys: Keys,
     hidden: HiddenFolders | None = None,
 ) -> Files:
     """Write an output to its path, and push it if the recipe names a registry. Return the output's files.
@@ -69,14 +69,14 @@ def emit_output(
     `recover_swaps`. The reported events describe how models were merged, and what the output lacks.
 
     Raises BuildError if a user's file is in the way or the output is impossible, and EnvironmentFailure if the path cannot be written.
-    Also raises MissingBlob or DamagedBlob if the store has lost a result, and errors of `pusher`.
+    Also raises MissingBlob or DamagedBlob if the store has lost a result, and errors of `pusher` and `keys`.
     """
     with prepare(tree.emission.path, written, tree.emission.id, hidden) as draft:
-        return materialize(tree, draft, store, written, digests, progress, pusher)
+        return materialize(tree, draft, store, written, progress, pusher, keys)
 
 
 def materialize(
-    tree: OutputTree, draft: Path, store: BlobSource, written: OwnedFiles, digests: Digests, progress: Progress, pusher: Pusher
+    tree: OutputTree, draft: Path, store: BlobSource, written: OwnedFiles, progress: Progress, pusher: Pusher, keys: Keys
 ) -> Files:
     """Write an output and return its files.
 
@@ -86,8 +86,8 @@ def materialize(
     for sentence in tree.omissions:
         progress.report(StepOutput(emission.steps[0], sentence))
     with scratch_path(draft) as work, _counting(tree, store, progress) as counted:
-        artifacts = ArtifactBuilder(tree, work / "made", counted, progress).build()
-        writer = OutputWriter(emission, draft, work, counted, digests, written, pusher)
+        artifacts = ArtifactBuilder(tree, work / "made", counted, progress, keys).build()
+        writer = OutputWriter(emission, draft, work, counted, written, pusher)
         match emission.archive_format:
             case "zip" | "tar.zst" as form:
                 return writer.write_archive(form, artifacts, tree)
@@ -103,7 +103,7 @@ def _counting(tree: OutputTree, store: BlobSource, progress: Progress) -> Iterat
     if tree.emission.push_only:
         yield store
         return
-    contents = {file.path: file.content for file in tree.files}
+    contents = {file.path: file.plain for file in tree.files}
     blobs = {path: content.stored if isinstance(content, RelinkedModel) else content for path, content in contents.items()}
     sizes = {path: blob.size for path, blob in blobs.items() if isinstance(blob, Blob)}
     with count_step_bytes(progress, tree.emission.id, f"writing {describe_files(sizes)}", sum(sizes.values())) as count:
@@ -145,7 +145,6 @@ class OutputWriter:
         draft: Path,
         work: Path,
         store: BlobSource,
-        digests: Digests,
         written: OwnedFiles,
         pusher: Pusher,
     ) -> None:
@@ -154,7 +153,7 @@ class OutputWriter:
         self._work = work
         self._pusher = pusher
         self._store = store
-        self._digests = digests
+        self._digests = written.digests
         self._written = written
 
     def write_folder(self, artifacts: Sequence[Artifact]) -> Files:

@@ -370,6 +370,16 @@ class Archive(NamedTuple):
     level: int | None = None
 
 
+class Encryption(Struct, frozen=True):
+    """Encryption of an output's context data. The key is in an environment variable, or a command prints it."""
+
+    where: Position
+    key_variable: str | None = None
+    key_command: tuple[str, ...] = ()
+    key_id: str | None = None
+    """Name of the key in the manifest. The output is encrypted again if the name changes."""
+
+
 class OutputSpec(Struct, frozen=True, dict=True):
     """Output to emit. Its templates still contain the names of groups and targets (see `recipe.template`)."""
 
@@ -394,6 +404,7 @@ class OutputSpec(Struct, frozen=True, dict=True):
     """Reference of an image in a registry."""
     provenance: bool = False
     sbom: bool = False
+    encryption: Encryption | None = None
 
     def is_for(self, group: str, target: str) -> bool:
         groups, targets = self._chosen

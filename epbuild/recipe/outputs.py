@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.fields import MappingReader
-from epbuild.recipe.model import Archive, ArchiveFormat, CompressionMethod, Layout, OutputSpec, Reference, Setting
+from epbuild.recipe.model import Archive, ArchiveFormat, CompressionMethod, Encryption, Layout, OutputSpec, Reference, Setting
 from epbuild.recipe.problems import WRONG_VALUE
 from epbuild.recipe.template import OUTPUT_NAMES
 
@@ -81,7 +81,13 @@ def read_output(fields: MappingReader, match: Match) -> OutputSpec:
         registry=fields.setting("registry"),
         provenance=fields.flag("provenance"),
         sbom=fields.flag("sbom"),
+        encryption=_read_encryption(fields.mapping("encrypt")) if "encrypt" in fields.entries else None,
     )
+
+
+def _read_encryption(fields: MappingReader) -> Encryption:
+    command = tuple(text for text, _ in fields.texts("key_command"))
+    return Encryption(fields.where, fields.text("key_variable"), command, fields.text("key_id"))
 
 
 def _read_archive(output: MappingReader) -> Archive | None:

@@ -129,6 +129,10 @@ class BuildExecutor:
             self._memory.record_steps(known)
         self._emitter.adopt_current()
 
+    def check_keys(self) -> None:
+        """Read the keys of encrypted outputs. Raises EnvironmentFailure if a key cannot be read."""
+        self._emitter.check_keys()
+
     def expect(self, jobs: int) -> float | None:
         """Start counting progress with `jobs` parallel actions. Return the expected seconds, or None if they are unknown."""
         return self._ledger.expect({action: self.cost(action) for action in self._found.todo}, jobs)

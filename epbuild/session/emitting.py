@@ -32,6 +32,7 @@ from epbuild.plan.key import compute_action_key
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Emission
 from epbuild.publish.emit import emit_output, materialize
+from epbuild.publish.keys import Keys
 from epbuild.publish.removal import Cleaned, EmittedFiles
 from epbuild.publish.sizes import compare_outputs, read_last_files
 from epbuild.recipe.image_reference import ImageReference
@@ -70,7 +71,13 @@ class Emitter:
         self._progress = progress
         self._ledger = ledger
         self._hidden = HiddenFolders()
+        self._keys = Keys()
         self._left = {orphan.step: orphan for orphan in reversed(found.orphans)}
+
+    def check_keys(self) -> None:
+        """Read the keys of the outputs that have to be emitted. Raises EnvironmentFailure if a key cannot be read."""
+        emissions = self._found.plan.emissions
+        self._keys.check(emissions[ident] for ident in self._found.todo if ident in emissions)
 
     def adopt_current(self) -> None:
         """Record and report the outputs that are in place."""
@@ -177,14 +184,14 @@ class Emitter:
         After a rebuild, the tree is a new one.
         """
         emission = tree.emission
-        pusher, digests = _Pusher(emission.id, self._progress, self._actions.cancelled), self._surveyor.digests
+        pusher = _Pusher(emission.id, self._progress, self._actions.cancelled)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 if emission.push_only:
                     with self._surveyor.workspace.staging("push") as draft:
                         blobs = self._surveyor.blobs_of(self._list_results(emission))
-                        return tree, materialize(tree, draft / "image", blobs, written, digests, self._progress, pusher)
-                return tree, emit_output(tree, self._surveyor.store, written, digests, self._progress, pusher, hidden)
+                        return tree, materialize(tree, draft / "image", blobs, written, self._progress, pusher, self._keys)
+                return tree, emit_output(tree, self._surveyor.store, written, self._progress, pusher, self._keys, hidden)
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise

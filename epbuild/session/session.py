@@ -133,6 +133,7 @@ class Session:
             actions = BuildExecutor(
                 found, self.provisioning, self.surveyor, self.progress, self.cancelled, runner=runner, shared=self.shared
             )
+            actions.check_keys()
             to_do = set(todo)
             steps = sum(step.action in to_do for step in found.plan.steps)
             seconds = actions.expect(request.jobs)

@@ -18,7 +18,7 @@ from epbuild.core.errors import NothingToVerify, Problem
 from epbuild.core.safepath import BadReference, locate
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.verify.facts import Model
-from epbuild.verify.manifest import BadManifest, ListedModel, Manifest, read_manifest
+from epbuild.verify.manifest import BadManifest, ListedFile, ListedModel, Manifest, read_manifest
 
 _MODEL = ".onnx"
 
@@ -68,6 +68,12 @@ class ArtifactFolder:
         for model in self.models:
             if not isinstance(model.header, str) and model.header.is_compiled:
                 yield self.format_path(model.file), model, model.header
+
+    @cached_property
+    def encrypted(self) -> Mapping[str, ListedFile]:
+        """Encrypted files, by path below the folder."""
+        files = self.manifest.files if self.manifest is not None else {}
+        return {name: file for name, file in files.items() if file.plain is not None}
 
     @property
     def has_manifest(self) -> bool:
@@ -124,7 +130,9 @@ def _read_artifact(folder: Path, place: str, name: str) -> ArtifactFolder | None
         manifest = read_manifest(locate(folder, name))
         if manifest is None:
             return None
-        return ArtifactFolder(folder, _make_models(folder, (model.file for model in manifest.models)), place, manifest)
+        # The checks cannot read encrypted models. The check `encryption` reports them.
+        names = (model.file for model in manifest.models if manifest.files[model.file].plain is None)
+        return ArtifactFolder(folder, _make_models(folder, names), place, manifest)
     except (BadManifest, BadReference) as error:
         flaw = str(error)
     except OSError as error:

@@ -114,7 +114,12 @@ def check_targets(artifact: ArtifactFolder) -> Iterator[Finding]:
             own = find_ep_by_compatibility(model, node) if context_ep is None or context_ep.target is None else None
             by = own or context_ep
             wanted = by.target if by is not None else None
-            if payload is None or payload.size == 0 or (payload, wanted) in judged:
+            if (
+                payload is None
+                or payload.size == 0
+                or (payload, wanted) in judged
+                or model.find_binary(node) in artifact.encrypted
+            ):
                 continue
             judged.add((payload, wanted))
             name = artifact.format_path(model.find_binary(node) or model.file)
@@ -145,6 +150,8 @@ def check_partitions(artifact: ArtifactFolder) -> Iterator[Finding]:
         for node in model.nodes:
             payloads = _find_payloads(model, node)
             if not node.partition_name or len(node.partition_name) > _MAX_GRAPH_LENGTH or not payloads:
+                continue
+            if any(model.find_binary(holder) in artifact.encrypted for holder in model.nodes):
                 continue
             graph = _strip_prefix(node.partition_name, node.source)
             name, pattern = artifact.format_path(model.file), _make_name_pattern(graph)

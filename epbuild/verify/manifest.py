@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from epbuild.core.canonical import parse_json, read_schema
 from epbuild.core.defaults import MANIFEST
+from epbuild.core.digest import Blob
 from epbuild.core.records import convert
 from epbuild.core.safepath import BadReference, check_reference, open_regular
 from epbuild.plan.result import FallbackNode, ModelSignature
@@ -32,6 +33,8 @@ class ListedFile(Struct, frozen=True):
     role: str
     size: int
     sha256: str
+    plain: Blob | None = None
+    """Content of an encrypted file before its encryption."""
 
 
 class ListedModel(Struct, frozen=True):
@@ -132,7 +135,14 @@ def _read_package(document: Mapping[str, Any]) -> Manifest | None:
 
 
 def _read_files(listed: Iterable[Mapping[str, Any]]) -> list[ListedFile]:
-    return [ListedFile(str(item["path"]), str(item["role"]), int(item["size"]), str(item["sha256"])) for item in listed]
+    return [
+        ListedFile(str(item["path"]), str(item["role"]), int(item["size"]), str(item["sha256"]), _read_plain(item))
+        for item in listed
+    ]
+
+
+def _read_plain(item: Mapping[str, Any]) -> Blob | None:
+    return Blob(str(item["plain"]["sha256"]), int(item["plain"]["size"])) if "plain" in item else None
 
 
 def _check_paths(places: Iterable[str]) -> None:

@@ -14,6 +14,7 @@ from epbuild.onnxfile.read.epcontext import SCHEMA_TYPES, EPContextNode
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.checks import check_embedded_size, check_references, check_whole
 from epbuild.verify.contexts import check_node_sources, check_partitions, check_sharing, check_targets
+from epbuild.verify.encryption import check_encryption
 from epbuild.verify.facts import Context, Model, format_node_title
 from epbuild.verify.findings import Finding, format_sentence, make_failed
 from epbuild.verify.listing import check_digests, check_files, check_manifest, check_provenance
@@ -150,6 +151,7 @@ CHECKS = (
     check_manifest,
     check_files,
     check_digests,
+    check_encryption,
     check_provenance,
     check_models,
     check_schema,

@@ -158,7 +158,7 @@ def publish(tmp_path: Path) -> Iterator[Callable[[Path, Mapping[str, bytes], Map
                         write_new(work / name, data)
                         artifact = replace(artifact, file=work / name, data=None)
                     artifacts.append(artifact)
-                OutputWriter(emission(path), draft, work, store, digests, written, UnusedRegistry()).write_folder(artifacts)
+                OutputWriter(emission(path), draft, work, store, written, UnusedRegistry()).write_folder(artifacts)
             return written
 
         yield publish

@@ -136,6 +136,11 @@ MERGING: Edits = {
     "groups.pair.merge": {"name": "llm", "connect": {"left.logits": "right.input_ids"}, "prefixes": {"right": "r_"}},
     **in_each_output("include_source", None),
 }
+ENCRYPTED: Edits = {
+    "groups.pair.compile.embed": True,
+    "outputs": [output(PLAIN, "directory", "folder", encrypt={"key_variable": "CONTEXT_KEY"})],
+}
+PRINT_KEY = [sys.executable, "-c", "print('5a' * 32)"]
 GENAI: Edits = {
     "groups.pair.genai": {"config": "genai.json", "roles": {"prefill": "left", "decode": "right"}, "files": ["tokenizer.json"]},
     **in_each_output("include_source", "${model}.base.onnx"),
@@ -470,6 +475,9 @@ CASES: dict[str, Case | str] = {
     ),
     "outputs[].provenance": Case(in_each_output("provenance", True)),
     "outputs[].sbom": Case(in_each_output("sbom", True)),
+    "outputs[].encrypt.key_variable": Case({"outputs.0.encrypt.key_variable": "SAME_KEY"}, given=ENCRYPTED, counts=False),
+    "outputs[].encrypt.key_command[]": Case({"outputs.0.encrypt": {"key_command": PRINT_KEY}}, given=ENCRYPTED, counts=False),
+    "outputs[].encrypt.key_id": Case({"outputs.0.encrypt.key_id": "second"}, given=ENCRYPTED),
 }
 VERIFIED = {"models.*": "models.right", "groups.*": "groups.pair", "groups.*.models[]": "groups.pair.models.1"}
 """Places of numeric checks in the recipe, by their places in the schema."""
@@ -548,6 +556,8 @@ class Checkout(Workshop):
         for path in folder.iterdir():
             path.unlink()
         self.write_files(FILES)
+        monkeypatch.setenv("CONTEXT_KEY", "5a" * 32)
+        monkeypatch.setenv("SAME_KEY", "5a" * 32)
         # The EPs are fake, so that this machine can compile for all of them. The catalog does not know that.
         monkeypatch.setattr(sys, "platform", "any")
         monkeypatch.setattr(

@@ -127,6 +127,7 @@ def output(path: str) -> dict[str, Any]:
         **dict.fromkeys(("include_source", "component_name", "groups", "targets", "archive", "registry")),
         "provenance": False,
         "sbom": False,
+        "encryption": None,
     }
 
 

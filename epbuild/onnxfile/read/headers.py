@@ -65,6 +65,7 @@ _MIN_LINE_FEEDS = 4
 _CONVERTED_BY_GIT = (
     "Git converted the line endings for Windows: add `*.onnx binary` to .gitattributes and check out the file again"
 )
+_ENCRYPTED = "it is encrypted"
 _EP_CONTEXT: Final = (DOMAIN, OP_TYPE)
 
 
@@ -79,9 +80,17 @@ def read_header(path: Path, *, name_nodes: bool = False) -> ModelHeader:
         try:
             return parse_header(io.BytesIO(data) if is_small else io.BufferedReader(file), name_nodes=name_nodes)
         except MalformedModel as error:
+            if _is_encrypted(data):
+                raise MalformedModel(_ENCRYPTED) from error
             if _has_windows_line_endings(data):
                 raise MalformedModel(f"{error}. {_CONVERTED_BY_GIT}") from error
             raise
+
+
+def _is_encrypted(data: bytes) -> bool:
+    from epbuild.runtime.encryption import MAGIC  # few files are no models
+
+    return data.startswith(MAGIC)
 
 
 def _has_windows_line_endings(data: bytes) -> bool:

@@ -1,0 +1,152 @@
+"""Encrypted outputs: what is emitted, when it is emitted again, and where keys do not appear."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from epbuild.core.errors import EnvironmentFailure, PlanError
+from epbuild.runtime.encryption import MAGIC, decrypt
+from epbuild.verify.artifact import find_artifacts
+from epbuild.verify.static import check_artifact
+from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, Workshop
+
+KEY = "5a" * 32
+ENCRYPT = "encrypt: {key_variable: CONTEXT_KEY, key_id: first}"
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    workshop = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+    monkeypatch.setenv("CONTEXT_KEY", KEY)
+    write(workshop, ENCRYPT)
+    return workshop
+
+
+def write(workshop: Workshop, encrypt: str, *changes: tuple[str, str]) -> None:
+    """Write a recipe that embeds and encrypts the context of the classifier."""
+    workshop.write_recipe(
+        ('"dist/${group}"}', f'"dist/${{group}}", groups: [classifier], {encrypt}}}'),
+        ("    models: [classifier]\n", "    models: [classifier]\n    compile: {embed: true}\n"),
+        *changes,
+    )
+
+
+def plain(workshop: Workshop) -> bytes:
+    """Return the decrypted model of the classifier."""
+    data = workshop.contents("classifier")["classifier_ctx.onnx"]
+    return b"".join(decrypt(io.BytesIO(data), bytes.fromhex(KEY), "classifier_ctx.onnx")[1])
+
+
+def test_output_has_the_model_only_in_encrypted_form(workshop: Workshop) -> None:
+    assert workshop.build().exit_code == 0
+    files = workshop.contents("classifier")
+    model = plain(workshop)
+    [node] = [node for node in onnx.load_from_string(model).graph.node if node.op_type == "EPContext"]
+    [context] = [attribute.s for attribute in node.attribute if attribute.name == "ep_cache_context"]
+    assert not any(context[:40] in data for data in files.values())
+    assert [path.name for path in workshop.output("classifier").parent.iterdir()] == ["classifier"]
+    manifest = json.loads(files["manifest.json"])
+    [listed] = [file for file in manifest["files"] if file["path"] == "classifier_ctx.onnx"]
+    encrypted = files["classifier_ctx.onnx"]
+    assert encrypted.startswith(MAGIC)
+    assert (listed["size"], listed["sha256"]) == (len(encrypted), hashlib.sha256(encrypted).hexdigest())
+    assert listed["plain"] == {"size": len(model), "sha256": hashlib.sha256(model).hexdigest()}
+    assert manifest["encryption"] == {"format": 1, "key_id": "first"}
+
+
+def test_output_is_emitted_again_only_when_something_changes(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    workshop.build()
+    first = workshop.contents("classifier")
+    monkeypatch.delenv("CONTEXT_KEY")  # nothing to do needs no key
+    assert workshop.states()[EMIT_CLASSIFIER] == "current"
+    assert workshop.build().exit_code == 0
+    monkeypatch.setenv("CONTEXT_KEY", KEY)
+    (workshop.output("classifier") / "classifier_ctx.onnx").unlink()
+    assert workshop.build().exit_code == 0
+    assert workshop.contents("classifier") == first
+    monkeypatch.setenv("CONTEXT_KEY", "6b" * 32)
+    write(workshop, ENCRYPT.replace("first", "second"))
+    assert (workshop.states()[CLASSIFIER], workshop.states()[EMIT_CLASSIFIER]) == ("current", "out of date")
+    workshop.build()
+    assert workshop.contents("classifier")["classifier_ctx.onnx"] != first["classifier_ctx.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("encrypt", "key", "message"),
+    [
+        (ENCRYPT, None, "the key in the environment variable CONTEXT_KEY is not set"),
+        (ENCRYPT, "5a" * 31, "the key in the environment variable CONTEXT_KEY is neither hex nor Base64"),
+        (ENCRYPT, "c2VjcmV0IQ==", "the key in the environment variable CONTEXT_KEY has 7 bytes, but a key has 32"),
+        ("encrypt: {key_command: [no-such-program]}", KEY, "the key from the command 'no-such-program' cannot be read"),
+        (
+            f"encrypt: {{key_command: ['{Path(sys.executable).as_posix()}', -c, 'print(\"{KEY}\"); exit(3)']}}",
+            KEY,
+            "cannot be read: the command failed with the exit code 3",
+        ),
+    ],
+)
+def test_key_that_cannot_be_read_stops_the_build_before_it_compiles(
+    workshop: Workshop, encrypt: str, key: str | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(workshop, encrypt)
+    monkeypatch.delenv("CONTEXT_KEY") if key is None else monkeypatch.setenv("CONTEXT_KEY", key)
+    with pytest.raises(EnvironmentFailure) as raised:
+        workshop.build()
+    [problem] = raised.value.problems
+    assert problem.code == "EPB437"
+    assert message in problem.message
+    assert (key or KEY) not in str(raised.value)
+    assert workshop.compiled == []
+
+
+def test_key_of_a_command_appears_nowhere(workshop: Workshop) -> None:
+    (workshop.folder / "key.py").write_text(f"print({KEY!r})", encoding="utf-8")
+    script = (workshop.folder / "key.py").as_posix()
+    write(workshop, f"encrypt: {{key_command: ['{Path(sys.executable).as_posix()}', '{script}']}}")
+    assert workshop.build().exit_code == 0
+    assert plain(workshop)
+    assert KEY not in repr(list(workshop.events))
+    (workshop.folder / "key.py").unlink()
+    written = [path for folder in (workshop.folder, workshop.cache) for path in folder.rglob("*") if path.is_file()]
+    forms = (KEY.encode(), bytes.fromhex(KEY))
+    assert not [path for path in written if any(form in path.read_bytes() for form in forms)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ((("    compile: {embed: true}\n", ""),), "QNNExecutionProvider reads them only as plain files"),
+        ((("layout: directory", "layout: ort-model-package"),), "ONNX Runtime opens its files itself"),
+    ],
+)
+def test_output_that_only_plain_readers_open_is_refused(
+    workshop: Workshop, changes: tuple[tuple[str, str], ...], message: str
+) -> None:
+    write(workshop, ENCRYPT, *changes)
+    with pytest.raises(PlanError, match=message) as raised:
+        workshop.survey()
+    assert {problem.code for problem in raised.value.problems} == {"EPB267"}
+
+
+def test_verify_checks_encrypted_files_without_the_key(workshop: Workshop) -> None:
+    workshop.build()
+    folder = workshop.output("classifier")
+    [artifact] = find_artifacts(folder)
+    found = {finding.check: finding for finding in check_artifact(artifact) if finding.subject == "classifier_ctx.onnx"}
+    assert {name: finding.outcome for name, finding in found.items()} == {
+        "files": "passed",
+        "digests": "passed",
+        "encryption": "skipped",
+    }
+    model = folder / "classifier_ctx.onnx"
+    model.write_bytes(plain(workshop))
+    [artifact] = find_artifacts(folder)
+    failed = {finding.check: finding.message for finding in check_artifact(artifact) if finding.outcome == "failed"}
+    assert failed["encryption"] == "It is not encrypted, but the manifest lists it as encrypted."
