@@ -1,7 +1,6 @@
 """JSON Schemas for editors. The recipe schema includes the options of every EP.
 
-The schema never rejects values that the catalog accepts, and it allows options that the catalog lacks. `epbuild validate`
-is stricter.
+The schema never rejects what the catalog accepts. `epbuild validate` is stricter.
 """
 
 from __future__ import annotations
@@ -42,15 +41,20 @@ def _add_catalog(document: _Schema) -> None:
     definitions["run-options"] = {"properties": _build_key_schemas(keys.run_options, {})}
     for kind in list_preparation_kinds():
         definitions["preparation"]["properties"][kind]["properties"] = _build_preparation_schemas(get_preparation(kind).options)
-    conditions = []
+    values: list[_Schema] = []
+    names: list[_Schema] = []
     for ep in known_eps():
         ident = f"provider-options-{ep}"
         definitions[ident] = {"properties": _build_option_schemas(entries_for(ep))}
         properties = {"provider_options": {"$ref": f"#/$defs/{ident}"}}
-        for key, values in _build_short_keys(entries_for(ep)).items():
-            definitions[f"{key}-{ep}"] = values
+        condition = {"properties": {"ep": {"enum": [ep, get_short_name(ep)]}}, "required": ["ep"]}
+        message = f"unknown option of {ep}; set `allow_unknown_options: true` in the target to pass it unchecked"
+        known = {"propertyNames": {"enum": list(definitions[ident]["properties"]), "errorMessage": message}}
+        names.append({"if": condition, "then": {"properties": {"provider_options": known}}})
+        for key, accepted in _build_short_keys(entries_for(ep)).items():
+            definitions[f"{key}-{ep}"] = accepted
             properties[key] = {"$ref": f"#/$defs/{key}-{ep}"}
-        conditions.append((ep, {"properties": properties}))
+        values.append({"if": condition, "then": {"properties": properties}})
     for found in definitions.values():
         _allow_variables(found)
     for found in list(_find_mappings(document)):
@@ -60,8 +64,11 @@ def _add_catalog(document: _Schema) -> None:
                 properties[key].setdefault("allOf", []).append({"$ref": f"#/$defs/{ident}"})
         if "provider_options" in properties and "ep" in properties:
             properties["ep"].setdefault("anyOf", [_build_ep_schema(), {"type": "string"}])
-            rules = [{"if": _build_strict_condition(ep, properties), "then": then} for ep, then in conditions]
-            found.setdefault("allOf", []).extend(rules)
+    definitions["option-values"], definitions["option-names"] = {"allOf": values}, {"allOf": names}
+    definitions["target"]["allOf"].append(_build_target_rule("option-values"))
+    # A catalog file may describe another packaging of a known EP, with other options.
+    rule = {"properties": {"targets": {"additionalProperties": _build_target_rule("option-names")}}}
+    document.setdefault("allOf", []).append({"if": {"not": {"required": ["catalogs"]}}, "then": rule})
 
 
 def _build_ep_schema() -> _Schema:
@@ -80,13 +87,22 @@ def _build_short_keys(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
         start = entry.start
         if start is None or start.key is None or start.option is None:
             continue
-        rows = entry.names[start.option].rows if start.option in entry.names else ()
-        known = {row.name: ", ".join(row.products) for row in rows}
-        known |= {product: row.name for row in rows for product in row.products}
-        values = known or dict.fromkeys((entry.options[start.option].example or start.example).split(", "), "")
-        value = {"anyOf": [{"enum": list(values), "enumDescriptions": list(values.values())}, {"type": _SCALAR}]}
+        examples = dict.fromkeys((entry.options[start.option].example or start.example).split(", "), "")
+        value = _propose_values(_list_known_names(entry, start.option) or examples)
         found[start.key] = {"anyOf": [*value["anyOf"], {"type": "array", "items": value}, {"type": "object"}]}
     return found
+
+
+def _list_known_names(entry: EpEntry, option: str) -> dict[str, str]:
+    """Return the names that an option accepts, with descriptions. Names with products are first, and the products are last."""
+    rows = sorted(entry.names[option].rows if option in entry.names else (), key=lambda row: not row.products)
+    names = {row.name: ", ".join(row.products) for row in rows}
+    return names | {product: row.name for row in rows for product in row.products}
+
+
+def _propose_values(described: Mapping[Any, str]) -> _Schema:
+    """Return the schema of a scalar for which editors propose values with their descriptions."""
+    return {"anyOf": [{"enum": list(described), "enumDescriptions": list(described.values())}, {"type": _SCALAR}]}
 
 
 def _allow_variables(definition: _Schema) -> None:
@@ -104,12 +120,11 @@ def _allow_variables(definition: _Schema) -> None:
             value["anyOf"] = [judged, {"type": "string", "pattern": _SUBSTITUTION}]
 
 
-def _build_strict_condition(ep: str, properties: Mapping[str, Any]) -> _Schema:
-    """Return the condition for targets that use an EP and do not allow unknown options."""
-    condition: _Schema = {"properties": {"ep": {"enum": [ep, get_short_name(ep)]}}, "required": ["ep"]}
-    if "allow_unknown_options" in properties:
-        condition["not"] = {"properties": {"allow_unknown_options": {"const": True}}, "required": ["allow_unknown_options"]}
-    return condition
+def _build_target_rule(definition: str) -> _Schema:
+    """Return a rule that applies a definition to each EP of a target, unless the target allows unknown options."""
+    allows = {"properties": {"allow_unknown_options": {"const": True}}, "required": ["allow_unknown_options"]}
+    rule = {"$ref": f"#/$defs/{definition}"}
+    return {"if": {"not": allows}, "then": {"allOf": [rule], "properties": {"eps": {"items": rule}}}}
 
 
 def _find_mappings(node: Any) -> Iterator[_Schema]:
@@ -129,7 +144,7 @@ def _build_option_schemas(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
     found: dict[str, list[_Schema]] = {}
     for entry in entries:
         for name, option in entry.options.items():
-            described = _build_option_schema(option, tuple(dict.fromkeys(entry.canonical_names(name).values())))
+            described = _build_option_schema(option, _list_known_names(entry, name))
             if described not in found.setdefault(name, []):
                 found[name].append(described)
     return {name: _combine_schemas(schemas) for name, schemas in sorted(found.items())}
@@ -145,7 +160,7 @@ def _combine_schemas(schemas: list[_Schema]) -> _Schema:
 
 def _build_key_schemas(options: Mapping[str, Option], kept: Mapping[str, str]) -> dict[str, _Schema]:
     """Return the schemas of ONNX Runtime's session keys or run options. Recipes cannot set the keys in `kept`."""
-    free = {name: _build_option_schema(option, ()) for name, option in options.items()}
+    free = {name: _build_option_schema(option, {}) for name, option in options.items()}
     texts = {name: f"Recipes cannot set this key: {instead}." for name, instead in kept.items()}
     reserved = {
         name: {"description": text, "not": {}, "errorMessage": text, "doNotSuggest": True} for name, text in texts.items()
@@ -172,7 +187,7 @@ def _build_preparation_schema(option: PreparationOption) -> _Schema:
     return found
 
 
-def _build_option_schema(option: Option, names: tuple[str, ...]) -> _Schema:
+def _build_option_schema(option: Option, names: Mapping[str, str]) -> _Schema:
     return {"description": " ".join(_format_sentences(option)), **_build_value_schema(option, names)}
 
 
@@ -193,7 +208,7 @@ def format_default(option: Option) -> str:
     return text or '""'
 
 
-def _build_value_schema(option: Option, names: tuple[str, ...]) -> _Schema:
+def _build_value_schema(option: Option, names: Mapping[str, str]) -> _Schema:
     """Return the schema of an option's values, with accepted and proposed values. Every value may be `${...}`."""
     match option.type:
         case "boolean":
@@ -208,7 +223,9 @@ def _build_value_schema(option: Option, names: tuple[str, ...]) -> _Schema:
                 number["maximum"] = _simplify_number(option.maximum)
             return {"anyOf": [number, {"type": "string"}]}
         case _:
-            proposed = [_parse_scalar(value) for value in (names or option.values)]
+            if names:
+                return _propose_values(names)
+            proposed = [_parse_scalar(value) for value in option.values]
             return {"anyOf": [{"enum": proposed}, {"type": _SCALAR}]} if proposed else {"type": _SCALAR}
 
 

@@ -62,13 +62,29 @@ class LanguageServer:
         found = self._at_cursor("textDocument/hover", text)
         return str(found["contents"]["value"]) if found else ""
 
+    def problems(self, text: str) -> dict[tuple[int, int], str]:
+        """Return the messages of underlined places, by line and character from 0."""
+        uri = self._open(text)
+        while True:
+            message = self._receive()
+            if message.get("method") == "textDocument/publishDiagnostics" and message["params"]["uri"] == uri:
+                break
+            self._answer(message)
+        starts = [(found["range"]["start"], found["message"]) for found in message["params"]["diagnostics"]]
+        return {(start["line"], start["character"]): text for start, text in starts}
+
     def _at_cursor(self, method: str, text: str) -> Any:
         before, after = text.split("|")
-        uri = f"file:///recipe-{next(self._numbers)}.yaml"
-        document = {"uri": uri, "languageId": "yaml", "version": 1, "text": before + after}
-        self._send({"method": "textDocument/didOpen", "params": {"textDocument": document}})
+        uri = self._open(before + after)
         position = {"line": before.count("\n"), "character": len(before.rpartition("\n")[2])}
         return self._ask(method, {"textDocument": {"uri": uri}, "position": position})
+
+    def _open(self, text: str) -> str:
+        """Open a new document with the text, and return its address."""
+        uri = f"file:///recipe-{next(self._numbers)}.yaml"
+        document = {"uri": uri, "languageId": "yaml", "version": 1, "text": text}
+        self._send({"method": "textDocument/didOpen", "params": {"textDocument": document}})
+        return uri
 
     def _ask(self, method: str, params: dict[str, Any]) -> Any:
         number = next(self._numbers)
@@ -78,11 +94,13 @@ class LanguageServer:
             if "method" not in message and message.get("id") == number:
                 assert "error" not in message, message
                 return message["result"]
-            if "method" in message and "id" in message:
-                settings: Any = (
-                    [{} for _ in message["params"]["items"]] if message["method"] == "workspace/configuration" else None
-                )
-                self._send({"id": message["id"], "result": settings})
+            self._answer(message)
+
+    def _answer(self, message: dict[str, Any]) -> None:
+        """Answer a request of the server."""
+        if "method" in message and "id" in message:
+            settings: Any = [{} for _ in message["params"]["items"]] if message["method"] == "workspace/configuration" else None
+            self._send({"id": message["id"], "result": settings})
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._process.stdin is not None

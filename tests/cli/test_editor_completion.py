@@ -35,7 +35,7 @@ def server() -> Iterator[LanguageServer]:
         (f"{FIRST}groups:\n  a:\n    verify:\n      |", {"data", "metrics", "device", "reference"}),
         (f"{FIRST}targets:\n  a:\n    ep: |", {"QNNExecutionProvider", "qnn", "nv-tensorrt-rtx"}),
         (f"{TARGET}      |", {"backend_type", "soc_model", "offload_graph_io_quantization"}),
-        (f"{TARGET}      soc_model: |", {"SM8750", "SC8380XP"}),
+        (f"{TARGET}      soc_model: |", {"SM8750", "SC8380XP", "Snapdragon 8 Elite"}),
         (f"{SHORT}qnn\n    |", {"soc", "provider_options"}),
         (f"{SHORT}qnn\n    soc: |", {"SM8750", "Snapdragon 8 Elite"}),
         (f"{SHORT}qnn\n    soc:\n      - |", {"SM8750", "Snapdragon 8 Elite"}),
@@ -54,10 +54,18 @@ def test_an_editor_proposes_valid_completions(server: LanguageServer, text: str,
         (f"{SHORT}|", "qnn", "Qualcomm Snapdragon NPUs"),
         (f"{SHORT}qnn\n    soc: |", "SM8750", "Snapdragon 8 Elite"),
         (f"{SHORT}qnn\n    soc: |", "Snapdragon 8 Elite", "SM8750"),
+        (f"{TARGET}      soc_model: |", "SM8750", "Snapdragon 8 Elite"),
     ],
 )
 def test_an_editor_describes_the_values_of_short_forms(server: LanguageServer, text: str, value: str, meaning: str) -> None:
     assert meaning in server.descriptions(text)[value]
+
+
+def test_an_editor_underlines_an_unknown_option(server: LanguageServer) -> None:
+    valid = "      backend_type: htp\n"
+    message = "unknown option of QNNExecutionProvider; set `allow_unknown_options: true` in the target to pass it unchecked"
+    assert server.problems(f"{TARGET}{valid}      backend_tpye: htp\n").get((7, 6)) == message
+    assert (7, 6) not in server.problems(f"{TARGET}{valid}      backend_tpye: htp\n    allow_unknown_options: true\n")
 
 
 def test_an_editor_explains_a_short_key(server: LanguageServer) -> None:

@@ -124,11 +124,23 @@ def test_ep_names_are_completed() -> None:
         ({"vtcm_mb": -1}, True),
         ({"soc_model": "SM8750"}, False),
         ({"soc_model": 69}, False),
-        ({"an_option_of_next_year": "x"}, False),
+        ({"an_option_of_next_year": "x"}, True),
     ],
 )
 def test_invalid_values_are_underlined_while_typing(options: dict[str, Any], wrong: bool, several: bool, ep: str) -> None:
     assert underlined(recipe(ep, several=several, provider_options=options)) is wrong
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one EP", "several EPs"])
+@pytest.mark.parametrize("escape", ["allow_unknown_options", "catalogs"])
+def test_unknown_options_are_not_underlined_where_epbuild_may_accept_them(escape: str, several: bool) -> None:
+    document = recipe(several=several, provider_options={"an_option_of_next_year": "x"})
+    assert underlined(document)
+    (document if escape == "catalogs" else document["targets"]["phone"])[escape] = (
+        ["my-ep.toml"] if escape == "catalogs" else True
+    )
+    assert not underlined(document)
+    assert not underlined(recipe("MyExecutionProvider", several=several, provider_options={"anything": 1}))
 
 
 @pytest.mark.parametrize(
@@ -149,11 +161,12 @@ def test_a_short_form_is_not_underlined(ep: str, keys: dict[str, Any]) -> None:
 
 
 def test_options_of_one_ep_are_not_checked_against_another_ep() -> None:
-    assert not underlined(recipe("CPUExecutionProvider", provider_options={"backend_type": "bogus"}))
+    assert not underlined(recipe("MyExecutionProvider", provider_options={"backend_type": "bogus"}))
 
 
-def test_unchecked_options_are_not_underlined() -> None:
-    assert not underlined(recipe(provider_options={"backend_type": "new"}, allow_unknown_options=True))
+@pytest.mark.parametrize("several", [False, True], ids=["one EP", "several EPs"])
+def test_unchecked_options_are_not_underlined(several: bool) -> None:
+    assert not underlined(recipe(several=several, provider_options={"backend_type": "new"}, allow_unknown_options=True))
 
 
 @pytest.mark.parametrize("name", sorted(list_session_keys().reserved))
