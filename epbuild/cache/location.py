@@ -14,6 +14,7 @@ from epbuild.core.atomic import write_file
 from epbuild.core.defaults import find_cache_root
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.safepath import read_regular
+from epbuild.core.user_settings import read_user_settings
 
 # Backup programs search for the first line: https://bford.info/cachedir/.
 _TAG = """\
@@ -29,9 +30,13 @@ _KEY_MODE = 0o660  # minus the umask: users who share a store share its key
 
 
 def find_cache_directory() -> Path:
-    """Return the root of the store, which need not exist. Raises StoreError if the user has no home directory."""
+    """Return the root of the store, which need not exist.
+
+    Raises StoreError if the user's settings are invalid, or if the user has no home directory.
+    """
     root = find_cache_root()
     if root is None:
+        read_user_settings()
         problem = Problem(
             "EPB503",
             "this user has no home directory for the store",

@@ -15,6 +15,7 @@ from epbuild.cli.options import INTERRUPTED, Excludes, OptionGroup, declare_opti
 from epbuild.commands.run import cover
 from epbuild.commands.watch import SourceWatch
 from epbuild.core.errors import EpbuildError
+from epbuild.core.user_settings import get_jobs
 from epbuild.engine.events import Progress
 from epbuild.report.json.build import build_coverage_document, plan_document
 from epbuild.report.json.documents import print_json
@@ -129,7 +130,7 @@ def run(
         selection=selection.steps,
         places=selection.places,
         settings=tuple(settings),
-        jobs=execution.jobs or os.cpu_count() or 1,
+        jobs=execution.jobs or get_jobs(),
         memory=execution.memory,
         keep_going=execution.keep_going,
         rebuild_and_compare=choice.rebuild_and_compare,
@@ -236,7 +237,7 @@ def coverage(
         selection=selection.steps,
         places=selection.places,
         settings=tuple(settings),
-        jobs=jobs or os.cpu_count() or 1,
+        jobs=jobs or get_jobs(),
         retry=retry,
         locked=locked,
         remote=remote.choice,

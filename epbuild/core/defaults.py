@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
+from epbuild.core.user_folders import find_below, find_settings_file
+
 DEFAULT_RECIPE = "epbuild.yaml"
 WORKSPACE = ".epbuild"
 MANIFEST = "manifest.json"
@@ -19,21 +21,26 @@ CACHE_VARIABLES = ("EPBUILD_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"
 
 
 def find_cache_root() -> str | None:
-    """Return the folder of the current user's caches, or None if the user has no home directory. The folder may not exist."""
+    """Return the folder of the current user's caches, or None if the user has no home directory or invalid settings.
+
+    The folder may not exist.
+    """
     chosen = os.environ.get("EPBUILD_CACHE_DIR")
     if chosen:
         return os.path.join(os.getcwd(), chosen)  # noqa: PTH109, PTH118
+    settings = find_settings_file()
+    if settings is not None and os.path.exists(settings):  # noqa: PTH110
+        from epbuild.core.errors import StoreError
+        from epbuild.core.user_settings import read_user_settings  # few users have settings
+
+        try:
+            chosen = read_user_settings().get("cache_dir")
+        except StoreError:
+            return None
+        if chosen:
+            return str(chosen)
     if sys.platform == "win32":
-        return _find_below("LOCALAPPDATA", ("AppData", "Local"), "epbuild", "cache")
+        return find_below("LOCALAPPDATA", ("AppData", "Local"), "epbuild", "cache")
     if sys.platform == "darwin":
-        return _find_below("", ("Library", "Caches"), "epbuild")
-    return _find_below("XDG_CACHE_HOME", (".cache",), "epbuild")
-
-
-def _find_below(variable: str, below_home: tuple[str, ...], *names: str) -> str | None:
-    named = os.environ.get(variable, "")
-    # The XDG specification ignores relative values. This is also sensible for the other variables.
-    if os.path.isabs(named):  # noqa: PTH117
-        return os.path.join(named, *names)  # noqa: PTH118
-    home = os.path.expanduser("~")  # noqa: PTH111
-    return None if home == "~" else os.path.join(home, *below_home, *names)  # noqa: PTH118
+        return find_below("", ("Library", "Caches"), "epbuild")
+    return find_below("XDG_CACHE_HOME", (".cache",), "epbuild")

@@ -1,4 +1,4 @@
-"""Settings of the remote cache from recipe, environment and command line."""
+"""Settings of the remote cache from command line, environment, recipe and user."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from epbuild.core.errors import Location, Problem, RecipeError
+from epbuild.core.errors import Location, Position, Problem, RecipeError
+from epbuild.core.user_folders import find_settings_file
+from epbuild.core.user_settings import read_user_settings
 from epbuild.recipe.address import BadAddress
-from epbuild.recipe.remote_address import CacheChoice, RemoteAddress, parse_remote
+from epbuild.recipe.remote_address import PUBLIC_KEY, CacheChoice, RemoteAddress, parse_remote
 from epbuild.remote.keys import BadKey, SigningKey
 
 REMOTE = "EPBUILD_REMOTE_CACHE"
@@ -38,28 +40,36 @@ class RemoteSettings:
 
 
 def resolve_remote_settings(
-    cache: CacheChoice | None, folder: Path, environment: Mapping[str, str], mode: Mode = "read", *, insecure: bool = False
+    cache: CacheChoice | None,
+    folder: Path,
+    environment: Mapping[str, str],
+    mode: Mode = "read",
+    *,
+    insecure: bool = False,
+    user: CacheChoice | None = None,
 ) -> RemoteSettings | None:
     """Return the settings of the remote cache for a recipe in `folder`. Return None if there is none, or if it is disabled.
 
-    EPBUILD_REMOTE_CACHE overrides the recipe's address, and its value `off` disables the remote cache. Credentials are used only for the
-    address in that variable, never for an address from a recipe. Raises RecipeError: EPB275 if the address cannot be used, EPB276 if no key
-    is trusted, and EPB277 if results cannot be signed.
+    EPBUILD_REMOTE_CACHE overrides the recipe's address, and its value `off` disables the remote cache. `user` has the user's own settings,
+    which apply if neither names an address. Credentials are used only for an address of the user, never for an address from a recipe.
+    Raises RecipeError: EPB275 if the address cannot be used, EPB276 if no key is trusted, and EPB277 if results cannot be signed.
     """
     if mode == "off":
         return None
-    found = _find_address(cache, folder, environment)
+    found = _find_address(cache, folder, environment, user)
     if found is None:
         if mode == "write":
             message = "results cannot be written, because no remote cache is configured"
             raise RecipeError(Problem("EPB275", message, hint=f"Set `cache.remote` in the recipe, or {REMOTE}."))
         return None
     address, where = found
-    anonymous = where is not None
+    anonymous = cache is not None and where is cache.where
     if address.scheme == "http" and not address.is_local and not insecure:
         message = f"the remote cache {address} would be used without TLS"
         raise RecipeError(Problem("EPB275", message, where, "Use https://, or allow it with --insecure."))
     trust = frozenset(cache.trust) if cache is not None else frozenset[str]()
+    if user is not None and where is user.where:
+        trust |= frozenset(user.trust)
     if not trust and not address.is_directory:
         message = (
             f"the remote cache {address} cannot be used without a trusted key: anyone who can write to it could change builds"
@@ -81,12 +91,28 @@ def read_signing_key(environment: Mapping[str, str]) -> SigningKey | None:
         raise RecipeError(Problem("EPB277", error.message, hint=error.hint)) from error
 
 
-def _find_address(
-    cache: CacheChoice | None, folder: Path, environment: Mapping[str, str]
-) -> tuple[RemoteAddress, Location | None] | None:
-    """Return the address of the remote cache and its location in the recipe. Return None if there is no remote cache.
+def read_user_cache() -> CacheChoice | None:
+    """Return the remote cache in the user's settings, or None if there is none. Raises StoreError, and RecipeError (EPB275, EPB277)."""
+    settings = read_user_settings()
+    if "remote_cache" not in settings:
+        return None
+    file = Position(find_settings_file() or "", 1, 1)
+    trust = tuple(settings.get("remote_trust", ()))
+    if not all(map(PUBLIC_KEY.fullmatch, trust)):  # The message does not quote the key, because it may be a secret key.
+        hint = "Write a public key of `epbuild cache key`: 'ed25519:' and 44 characters of Base64."
+        raise RecipeError(Problem("EPB277", "invalid public key in `remote_trust`", Path(file.file), hint))
+    try:
+        return CacheChoice(file, parse_remote(settings["remote_cache"]), trust)
+    except BadAddress as error:
+        raise RecipeError(Problem("EPB275", f"`remote_cache`: {error.message}", Path(file.file), hint=error.hint)) from error
 
-    The location is None if the address comes from EPBUILD_REMOTE_CACHE. A path in that variable is relative to the current directory. A
+
+def _find_address(
+    cache: CacheChoice | None, folder: Path, environment: Mapping[str, str], user: CacheChoice | None
+) -> tuple[RemoteAddress, Location | None] | None:
+    """Return the address of the remote cache and the place that names it. Return None if there is no remote cache.
+
+    The place is None if the address comes from EPBUILD_REMOTE_CACHE. A path in that variable is relative to the current directory. A
     path in the recipe is relative to the recipe's folder.
     """
     text = environment.get(REMOTE, "")
@@ -97,9 +123,9 @@ def _find_address(
             return _make_absolute(parse_remote(text), Path.cwd()), None
         except BadAddress as error:
             raise RecipeError(Problem("EPB275", f"{REMOTE}: {error.message}", hint=error.hint)) from error
-    if cache is None or cache.remote is None:
-        return None
-    return _make_absolute(cache.remote, folder.absolute()), cache.where
+    if cache is not None and cache.remote is not None:
+        return _make_absolute(cache.remote, folder.absolute()), cache.where
+    return (user.remote, user.where) if user is not None and user.remote is not None else None
 
 
 def _make_absolute(address: RemoteAddress, folder: Path) -> RemoteAddress:

@@ -29,7 +29,7 @@ from epbuild.plan.steps import Plan
 from epbuild.recipe.address import PackageAddress
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import ModelSpec, Recipe
-from epbuild.remote.settings import RemoteSettings, resolve_remote_settings
+from epbuild.remote.settings import RemoteSettings, read_user_cache, resolve_remote_settings
 from epbuild.session.events import Fetched, Fetching
 from epbuild.session.lock import check_lock, find_locked_wheels
 from epbuild.session.provisioning import ONLINE
@@ -125,7 +125,8 @@ def resolve_remote(request: Request, recipe: Recipe) -> RemoteSettings | None:
     if chosen is None:
         return None
     mode = "off" if chosen.offline else chosen.mode
-    found = resolve_remote_settings(recipe.cache, recipe.directory, os.environ, mode, insecure=chosen.insecure)
+    user = read_user_cache() if mode != "off" else None
+    found = resolve_remote_settings(recipe.cache, recipe.directory, os.environ, mode, insecure=chosen.insecure, user=user)
     return dataclasses.replace(found, uploads_inputs=True) if found is not None and request.cluster is not None else found
 
 

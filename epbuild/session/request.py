@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.core.defaults import DEFAULT_RECIPE
+from epbuild.core.user_settings import get_jobs
 from epbuild.toolchain.environment import Toolchains, list_toolchains
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Request(Struct, frozen=True):
 
     recipe: Path = Path(DEFAULT_RECIPE)
     selection: tuple[str, ...] = ()
-    jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
+    jobs: int = field(default_factory=get_jobs)
     keep_going: bool = False
     settings: tuple[str, ...] = ()
     """Variables of the recipe to set, as `vars.name=value`."""

@@ -20,6 +20,8 @@ from epbuild.cli import app
 from epbuild.cli.job_options import _EQUAL_JOBS
 from epbuild.core.canonical import read_schema
 from epbuild.core.defaults import CACHE_VARIABLES
+from epbuild.core.user_folders import SETTINGS_VARIABLES
+from epbuild.core.user_settings import _KINDS
 from epbuild.engine.events import Event
 from epbuild.report.json.documents import Document
 from epbuild.report.json.events import event_name
@@ -112,7 +114,12 @@ def test_the_page_lists_exactly_the_environment_variables_in_use() -> None:
     code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "epbuild").rglob("*.py"))
     assert set(re.findall(r"\b_?EPBUILD_[A-Z_]+\b", code)) == listed
     assert set(re.findall(r"\benviron(?:\.get\(|\[)\s*\"(\w+)\"", code)) <= listed | standard | _INTERNAL
-    assert {*CACHE_VARIABLES, *(name for job, (count, _) in _EQUAL_JOBS.items() for name in (job, count))} <= listed | standard
+    assert data["settings"].keys() == _KINDS.keys()
+    assert {
+        *CACHE_VARIABLES,
+        *SETTINGS_VARIABLES,
+        *(name for job, (count, _) in _EQUAL_JOBS.items() for name in (job, count)),
+    } <= listed | standard
     assert all(name in code or name in _READ_BY_LIBRARIES for name in standard)
 
 

@@ -54,6 +54,7 @@ def environment(folder: Path, **changes: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in CHANGE_OUTPUT}
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     own = {"PYTHONPATH": os.pathsep.join(paths), "EPBUILD_CACHE_DIR": str(folder / ".cache"), "PYTHONUTF8": "1"}
+    own |= dict.fromkeys(("XDG_CONFIG_HOME", "APPDATA"), str(folder / ".config"))
     return {**kept, **own, **changes}
 
 

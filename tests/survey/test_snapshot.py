@@ -468,7 +468,7 @@ def test_fast_path_imports_nothing_heavy(process: list[str]) -> None:
     done = subprocess.run(process, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(NOTHING_TO_DO)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    own = {"", ".core", ".core.defaults", ".core.host", ".core.own_files", ".survey", ".survey.snapshot"}
+    own = {"", ".core", ".core.defaults", ".core.host", ".core.own_files", ".core.user_folders", ".survey", ".survey.snapshot"}
     assert {name for name in imported if name.partition(".")[0] == "epbuild"} == {f"epbuild{name}" for name in own}
     assert not imported & {"typer", "yaml", "json", "sqlite3", "pathlib", "hashlib", "typing", "onnx"}
 

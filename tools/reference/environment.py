@@ -1,4 +1,4 @@
-"""Reference page of environment variables."""
+"""Reference page of environment variables and of the user's settings."""
 
 from __future__ import annotations
 
@@ -24,6 +24,18 @@ they may contain secrets.
 """
 
 
+_SETTINGS = """\
+epbuild reads defaults for all of your builds from `~/.config/epbuild/config.toml`, or `%APPDATA%\\epbuild\\config.toml` on
+Windows. Options come first, then environment variables, then the recipe, then this file. A project cannot set or move the file, and
+nothing in it runs. `epbuild doctor` and `epbuild version --json` name the file that was read.
+
+```toml
+cache_dir = "/data/epbuild"
+jobs = 4
+```
+"""
+
+
 def read_variables() -> dict[str, Any]:
     """Return the data of the page."""
     return tomllib.loads(_FILE.read_text(encoding="utf-8"))
@@ -42,6 +54,14 @@ def build_environment_page() -> Iterator[str]:
             (", ".join(map(format_code, one["names"])), one["meaning"]) for one in data["standard"] if one["group"] == group
         )
         yield format_table((f"variable: {group if group.isupper() else group.lower()}", "meaning"), rows_of_group)
+    yield "## Settings of the user"
+    *paragraphs, example = _SETTINGS.split("\n\n")
+    yield from map(format_paragraph, paragraphs)
+    yield example.rstrip("\n")
+    rows_of_settings = (
+        (format_code(key), found["value"], found["meaning"], found["overridden"]) for key, found in data["settings"].items()
+    )
+    yield format_table(("key", "value", "meaning", "overridden by"), rows_of_settings)
     yield "## Variables in recipes and in workers"
     yield format_paragraph(_RECIPES)
     yield format_paragraph(_WORKERS)

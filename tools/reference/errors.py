@@ -52,7 +52,7 @@ _TOPICS = {
     "Logs and rebuilds": "430-432",
     "Reports and graphs": "442-443 445-446",
     "Running preparations": "450-459",
-    "Store and workspace": "501-509 513-517",
+    "Store, workspace and settings": "501-509 513-517 519",
     "Fetching": "510-512 525",
     "Writing the lock": "518",
     "Remote cache": "520-524",

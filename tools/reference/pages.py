@@ -52,7 +52,7 @@ def build_reference_pages() -> dict[str, str]:
     pages["preparations.md"] = _build_preparations_page()
     pages |= {f"{ep}.md": _build_ep_page(ep, entries_for(ep)) for ep in known_eps()}
     pages["commands.md"] = _build_page("Commands", *build_commands_page())
-    pages["environment.md"] = _build_page("Environment variables", *build_environment_page())
+    pages["environment.md"] = _build_page("Environment variables and settings", *build_environment_page())
     pages["errors.md"] = _build_page("Error codes", *build_errors_page())
     pages["specification.md"] = _build_page("EPContext specification", *build_specification_page())
     pages["json.md"] = _build_page("JSON documents and events", *build_json_page())
@@ -66,7 +66,7 @@ def _build_index() -> str:
     return _build_page(
         "Reference",
         "- [Commands](commands.md): every command with its options and exit codes.\n"
-        "- [Environment variables](environment.md): every variable that epbuild reads.\n"
+        "- [Environment variables and settings](environment.md): every variable that epbuild reads, and the file of a user.\n"
         "- [JSON documents and events](json.md): the output of every command with `--json`.\n"
         "- [Python API](api.md): functions and classes of `epbuild.api`.\n"
         "- [Error codes](errors.md): every code with an example and a fix.\n"

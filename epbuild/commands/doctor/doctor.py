@@ -19,6 +19,8 @@ from epbuild.commands.doctor.health import HealthCheck, ThisMachine, check_machi
 from epbuild.commands.doctor.servers import Servers, check_servers
 from epbuild.core.errors import EpbuildError
 from epbuild.core.units import format_count
+from epbuild.core.user_folders import find_settings_file
+from epbuild.core.user_settings import read_user_settings
 from epbuild.plan.steps import Plan
 from epbuild.recipe.model import Recipe
 from epbuild.session.planning import get_workspace_folder, read_plan
@@ -72,7 +74,7 @@ def run_checks(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
             asked = Servers(choice, folder, request.machine.environment, request.cluster, request.insecure)
             servers = pool.submit(check_servers, asked)
         devices = pool.submit(_check_toolchains, request, recipe, plan, cancelled)
-        found.add(*check_machine(request.machine), *_check_places(request), *checks)
+        found.add(*check_machine(request.machine), _check_settings(), *_check_places(request), *checks)
         found.add(*(servers.result() if servers is not None else ()))
         toolchains, more = devices.result()
     found.add(*check_eps(toolchains, needed=plan is not None), *more)
@@ -131,6 +133,18 @@ def _check_recipe(request: DoctorRequest) -> tuple[Recipe | None, Plan | None, l
         hint = "Show the warnings with `epbuild validate`."
         return recipe, plan, [HealthCheck("recipe", "note", f"{text}; {format_count(len(plan.warnings), 'warning')}", hint)]
     return recipe, plan, [HealthCheck("recipe", "ok", text)]
+
+
+def _check_settings() -> HealthCheck:
+    """Check the user's settings. Name the keys that are set, but not their values."""
+    path = find_settings_file()
+    try:
+        found = read_user_settings()
+    except EpbuildError as error:
+        return make_error_check("settings", error)
+    if path is None or not Path(path).exists():
+        return HealthCheck("settings", "ok", "defaults" if path is None else f"defaults, because {path} does not exist")
+    return HealthCheck("settings", "ok", f"{path}: {', '.join(found) or 'empty'}")
 
 
 def _check_places(request: DoctorRequest) -> Iterator[HealthCheck]:

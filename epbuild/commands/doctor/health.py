@@ -26,7 +26,7 @@ HealthState = Literal["ok", "note", "warning", "error"]
 """Severity: an `error` stops all builds, a `warning` limits builds, and a `note` only informs."""
 
 Topic = Literal[
-    "python", "uv", "clock", "locale", "memory", "recipe", "cache", "toolchains", "workspace", "paths", "remote cache",
+    "python", "uv", "clock", "locale", "memory", "settings", "recipe", "cache", "toolchains", "workspace", "paths", "remote cache",
     "signing key", "cluster", "toolchain", "ep",
 ]  # fmt: skip
 

@@ -21,7 +21,7 @@ from epbuild.core.errors import EpbuildError, Problem
 from epbuild.core.units import format_count
 from epbuild.plan.remote_record import COMPILE
 from epbuild.recipe.remote_address import CacheChoice
-from epbuild.remote.settings import SIGNING_KEY, RemoteSettings, read_signing_key, resolve_remote_settings
+from epbuild.remote.settings import SIGNING_KEY, RemoteSettings, read_signing_key, read_user_cache, resolve_remote_settings
 
 ANSWER_SECONDS = 6.0
 """Maximum number of seconds to wait for a server's answer."""
@@ -51,7 +51,9 @@ def check_servers(servers: Servers) -> list[HealthCheck]:
 
 def _check_remote(servers: Servers) -> HealthCheck:
     try:
-        settings = resolve_remote_settings(servers.choice, servers.folder, servers.environment, "read", insecure=servers.insecure)
+        settings = resolve_remote_settings(
+            servers.choice, servers.folder, servers.environment, "read", insecure=servers.insecure, user=read_user_cache()
+        )
     except EpbuildError as error:
         return make_error_check("remote cache", error)
     if settings is None:

@@ -14,6 +14,7 @@ from epbuild import __version__
 from epbuild.catalog.facts import KnownName
 from epbuild.core.host import count_cpus
 from epbuild.core.redact import conceal_text, redact
+from epbuild.core.user_folders import find_settings_file
 from epbuild.report.json.documents import Document, View, build_view
 from epbuild.verify.findings import Finding, Fitness, Outcome
 
@@ -70,6 +71,8 @@ class VersionDocument(Document, frozen=True, kw_only=True):
     """Number of CPUs that this process may use."""
     packages: dict[str, str]
     """Versions of the installed packages that epbuild uses, by name."""
+    settings: str | None
+    """File with the user's settings, or null if there is none."""
 
 
 def build_version_document() -> VersionDocument:
@@ -89,6 +92,7 @@ def build_version_document() -> VersionDocument:
         is_used = requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in ("", *EXTRAS))
         with suppress(PackageNotFoundError):
             packages |= {requirement.name: version(requirement.name)} if is_used else {}
+    settings = find_settings_file()
     return VersionDocument(
         epbuild=__version__,
         python=platform.python_version(),
@@ -96,6 +100,7 @@ def build_version_document() -> VersionDocument:
         system=platform.platform(),
         cpus=count_cpus(),
         packages=packages,
+        settings=settings if settings is not None and Path(settings).exists() else None,
     )
 
 

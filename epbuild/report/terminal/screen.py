@@ -14,6 +14,7 @@ from typing import Any
 from epbuild.core.errors import escape_controls
 from epbuild.core.host import is_windows
 from epbuild.core.shown import escape_sequences
+from epbuild.core.user_settings import find_settings
 
 WIDTH = 80
 _PAINT = re.compile("(\x1b\\[(?:[012]|3[0-9])m)")
@@ -60,13 +61,18 @@ def paint(text: str, code: str, color: bool) -> str:
 
 
 def has_colors(stream: Any) -> bool:
-    """Return whether to write colors: never with NO_COLOR, always with FORCE_COLOR, or else only on a capable terminal.
+    """Return whether to write colors: never with NO_COLOR, always with FORCE_COLOR, or else as in the user's settings.
+
+    By default, colors are written only on a capable terminal.
 
     Empty variables are ignored (https://no-color.org, https://force-color.org). NO_COLOR has priority, as in Python itself.
     """
     if os.environ.get("NO_COLOR"):
         return False
-    return is_screen(stream) or bool(os.environ.get("FORCE_COLOR"))
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    chosen = find_settings().get("color", "auto")
+    return is_screen(stream) if chosen == "auto" else bool(chosen == "always")
 
 
 def is_screen(stream: Any) -> bool:
