@@ -28,9 +28,26 @@ export function formatBytes(value) {
   return `${formatTenths(value / 1000 ** (unit + 1))} ${UNITS[unit]}`;
 }
 
-/** @param {number} value */
+/**
+ * Return a duration with its two largest units, such as `4.1 s`, `2 min 19 s` or `1 h 5 min`.
+ * @param {number} value
+ */
 export function formatSeconds(value) {
-  return `${formatTenths(value)} s`;
+  if (Math.abs(value) < 59.95) return `${formatTenths(value)} s`;
+  const whole = Math.round(value);
+  if (whole < 3600) return joinUnits(Math.floor(whole / 60), "min", whole % 60, "s");
+  const minutes = Math.round(value / 60);
+  return joinUnits(Math.floor(minutes / 60), "h", minutes % 60, "min");
+}
+
+/**
+ * @param {number} large
+ * @param {string} largeUnit
+ * @param {number} small
+ * @param {string} smallUnit
+ */
+function joinUnits(large, largeUnit, small, smallUnit) {
+  return `${formatNumber(large)} ${largeUnit}${small ? ` ${small} ${smallUnit}` : ""}`;
 }
 
 /**

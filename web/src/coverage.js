@@ -1,22 +1,24 @@
 // Coverage section: a matrix of models and targets. Each cell has a letter or a number in addition to its color, and opens details.
 
+import { formatAddress } from "./addresses.js";
 import { counted, formatBytes, formatNumber, formatSeconds } from "./amounts.js";
-import { coverageSum, showCoverage, showModel, showTarget } from "./details.js";
-import { add, el, linkButton } from "./elements.js";
-import { COVERAGE_LETTERS, COVERAGE_WORDS, coverageByModel, coverageByTarget, report } from "./report.js";
+import { coverageSum } from "./details.js";
+import { add, detailLink, el, linkButton } from "./elements.js";
+import { COVERAGE_LETTERS, COVERAGE_WORDS, coverageByModel, coverageByTarget, report, worstFirst } from "./report.js";
 
 const MAX_MODELS = 100;
 /** @type {Record<string, [number, number]>} rows down and columns to the right */
 const ARROWS = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] };
 
 /** @typedef {import("./report-types.d.ts").Coverage} Coverage */
-/** @typedef {Array<Array<HTMLElement | null>>} Grid */
+/** @typedef {Array<Array<HTMLElement | null>>} Grid rows of links or null */
 
 const COMPLETE = new Set(["whole", "on the CPU"]);
 
 /** @param {Element} section */
 export function drawCoverage(section) {
-  const targets = report.targets.map((target) => target.name).filter((name) => coverageByTarget.has(name));
+  const known = report.targets.map((target) => target.name).filter((name) => coverageByTarget.has(name));
+  const targets = worstFirst(known, (name) => coverageByTarget.get(name) ?? []);
   if (!targets.length) {
     add(section, el("p.empty", {}, "The recipe compiles no models."));
     return;
@@ -57,14 +59,16 @@ function cellKey(kind, text) {
  * @param {number} most
  */
 function fillMatrix(place, targets, onlyPartial, most) {
-  const models = [...coverageByModel].filter(([, rows]) => !onlyPartial || rows.some((row) => !COMPLETE.has(row.outcome)));
+  const models = worstFirst(coverageByModel, ([, rows]) => rows).filter(
+    ([, rows]) => !onlyPartial || rows.some((row) => !COMPLETE.has(row.outcome)),
+  );
   const shown = models.slice(0, most);
-  const names = targets.map((name) => linkButton(name, () => showTarget(name)));
+  const names = targets.map((name) => detailLink(name, { target: name }));
   /** @type {Grid} */
   const grid = [[null, ...names]];
   const lines = shown.map(([model, rows]) => {
     const byTarget = new Map(rows.map((row) => [row.target, row]));
-    const name = linkButton(model, () => showModel(model));
+    const name = detailLink(model, { model });
     const cells = targets.map((target) => {
       const row = byTarget.get(target);
       return row ? matrixCell(row) : null;
@@ -80,7 +84,7 @@ function fillMatrix(place, targets, onlyPartial, most) {
   const whole = el(
     "table.matrix",
     {},
-    el("caption", {}, el("span", {}, "Coverage of each model for each target")),
+    el("caption", {}, el("span", {}, "Coverage of each model for each target, worst first")),
     el(
       "thead",
       {},
@@ -122,18 +126,14 @@ function matrixCell(row) {
     row.seconds === null ? null : formatSeconds(row.seconds),
   ].filter(Boolean);
   const label = [`${row.model} for ${row.target}: ${words}`, ...known].join(", ");
-  const kind = row.outcome.replaceAll(" ", "-");
-  return el(
-    "button",
-    { type: "button", class: `cell ${kind}`, "aria-label": label, title: label, click: () => showCoverage(row) },
-    text,
-  );
+  const href = formatAddress({ model: row.model, target: row.target });
+  return el("a", { class: `cell ${row.outcome.replaceAll(" ", "-")}`, href, "aria-label": label, title: label }, text);
 }
 
 /**
  * Make the matrix a single tab stop. The arrow keys, Home and End move between cells.
  * @param {HTMLElement} element
- * @param {Grid} grid rows of buttons or null
+ * @param {Grid} grid
  */
 function addCellKeys(element, grid) {
   const places = new Map();

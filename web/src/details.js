@@ -1,7 +1,23 @@
 // Details of steps, models, targets and outputs, in the panel.
 
+import { parseAddress } from "./addresses.js";
 import { countBy, counted, formatNumber } from "./amounts.js";
-import { bytes, copyable, count, dash, definitionList, el, figure, limitedList, linkButton, seconds } from "./elements.js";
+import {
+  bytes,
+  copyable,
+  count,
+  dash,
+  definitionList,
+  detailLink,
+  el,
+  errorCode,
+  figure,
+  fold,
+  limitedList,
+  message,
+  reasonText,
+  seconds,
+} from "./elements.js";
 import { badge, closePanel, openPanel, SHOW_IN_GRAPH } from "./panel.js";
 import {
   COVERAGE,
@@ -15,24 +31,54 @@ import {
   runReasons,
   stepById,
   targetByName,
+  WORST_COVERAGE,
+  worstFirst,
 } from "./report.js";
 import { stackedBar, table } from "./tables.js";
+
+/** Open the details in the address of the page, now and whenever the address changes. */
+export function prepareDetails() {
+  window.addEventListener("hashchange", (event) => showDetails(new URL(event.newURL).hash));
+  showDetails(location.hash);
+}
+
+/** @param {string} fragment */
+function showDetails(fragment) {
+  const address = parseAddress(fragment);
+  if (address) openPanel(...findDetails(address), fragment);
+  else closePanel();
+}
+
+/**
+ * Return the title and the contents of an address.
+ * @param {import("./addresses.js").Address} address
+ * @returns {[string, () => any]}
+ */
+function findDetails({ step = "", model = "", target = "" }) {
+  if (stepById.has(step)) return [step, () => stepDetails(step)];
+  const row = coverageByModel.get(model)?.find((one) => one.target === target);
+  if (row) return [`${model} for ${target}`, () => cellDetails(row)];
+  if (targetByName.has(target) && !model) return [target, () => targetDetails(target)];
+  if (coverageByModel.has(model) && !target) return [model, () => modelDetails(model)];
+  const name = [step, model, target].filter(Boolean).join(" for ");
+  return [name, () => el("p.empty", {}, "This report contains nothing with this name.")];
+}
 
 /**
  * @param {string} id
  * @param {string} text
  */
 export function stepLink(id, text = id) {
-  return stepById.has(id) ? linkButton(text, () => showStep(id)) : el("code", {}, text);
+  return stepById.has(id) ? detailLink(text, { step: id }) : el("code", {}, text);
 }
 
 /** @param {string} id */
-export function showStep(id) {
+function stepDetails(id) {
   /** @type {any} */
   const step = stepById.get(id);
   const output = outputByStep.get(id);
   const followers = neededBy.get(id) ?? [];
-  openPanel(id, () => [
+  return [
     el(
       "p",
       {},
@@ -82,7 +128,7 @@ export function showStep(id) {
         "Show in the graph",
       ),
     ),
-  ]);
+  ];
 }
 
 /**
@@ -90,7 +136,7 @@ export function showStep(id) {
  * @param {string[]} reasons
  */
 function whyList(title, reasons) {
-  return reasons.length ? [el("h3", {}, title), limitedList(reasons, (reason) => reason)] : [];
+  return reasons.length ? [el("h3", {}, title), limitedList(reasons, (reason) => message(reason))] : [];
 }
 
 /** @param {import("./report-types.d.ts").Error} error */
@@ -98,25 +144,26 @@ function errorDetails(error) {
   return el(
     "div.error",
     {},
-    el("p", {}, error.message, " ", el("code", {}, error.code)),
-    error.reason && !error.message.includes(error.reason) ? el("p", {}, error.reason) : null,
-    error.hint ? el("p.hint", {}, error.hint) : null,
+    el("p", {}, errorCode(error.code)),
+    reasonText(error.message),
+    error.reason && !error.message.includes(error.reason) ? reasonText(error.reason) : null,
+    error.hint ? el("p.hint", {}, message(error.hint)) : null,
     error.step ? el("p", {}, "Caused by ", stepLink(error.step)) : null,
   );
 }
 
 /** @param {import("./report-types.d.ts").Coverage} row */
-export function showCoverage(row) {
-  openPanel(`${row.model} for ${row.target}`, () => [
+function cellDetails(row) {
+  return [
     coverageDetails(row),
     [row.step, verifyStep(row)].flatMap((step) => stepById.get(step)?.errors ?? []).map(errorDetails),
     definitionList([
-      ["Model", linkButton(row.model, () => showModel(row.model))],
+      ["Model", detailLink(row.model, { model: row.model })],
       ["Target", targetLink(row.target)],
       ["Step", stepLink(row.step)],
       ["Verified by", stepById.has(verifyStep(row)) ? stepLink(verifyStep(row)) : null],
     ]),
-  ]);
+  ];
 }
 
 /** @param {import("./report-types.d.ts").Coverage} row */
@@ -129,7 +176,7 @@ function coverageDetails(row) {
   const words = row.outcome === "partial" ? [count(row.fallback_nodes), " fallback nodes"] : COVERAGE_WORDS[row.outcome];
   return [
     el("p", {}, badge(words, row.outcome)),
-    row.reason ? el("p.reason", {}, row.reason) : null,
+    row.reason ? reasonText(row.reason) : null,
     row.outside.map(operatorOutside),
     definitionList([
       ["EPContext nodes", row.ep_context_nodes === null ? null : count(row.ep_context_nodes)],
@@ -149,13 +196,11 @@ function operatorOutside(one) {
     "section.operator",
     {},
     el("h3", {}, count(one.count), " ", el("code", {}, one.operator)),
-    el("p", {}, one.reason ?? "The EP logged no reason."),
-    one.advice.map((advice) => el("p.hint", {}, advice)),
+    reasonText(one.reason ?? "The EP logged no reason."),
+    one.advice.map((advice) => el("p.hint", {}, message(advice))),
     one.nodes.length
-      ? el(
-          "details",
-          {},
-          el("summary", {}, counted(one.nodes.length, "node")),
+      ? fold(
+          counted(one.nodes.length, "node"),
           limitedList(one.nodes, (node) => el("code", {}, node), 40),
         )
       : null,
@@ -169,38 +214,38 @@ function figures(values) {
 }
 
 /** @param {string} name */
-export function showModel(name) {
-  const rows = coverageByModel.get(name) ?? [];
-  openPanel(name, () => [
+function modelDetails(name) {
+  const rows = worstFirst(coverageByModel.get(name) ?? [], (row) => [row]);
+  return [
     coverageSum(rows),
     table(
       "For each target",
       [
         { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
-        { head: "Coverage", cell: (row) => coverageLink(row), value: (row) => COVERAGE.indexOf(row.outcome) },
+        { head: "Coverage", cell: (row) => coverageLink(row), value: (row) => WORST_COVERAGE.indexOf(row.outcome) },
         { head: "Size", numeric: true, cell: (row) => bytes(row.size), value: (row) => row.size },
         { head: "Compile time", numeric: true, cell: (row) => seconds(row.seconds), value: (row) => row.seconds },
       ],
       rows,
     ),
-  ]);
+  ];
 }
 
 /** @param {string} name */
 export function targetLink(name) {
-  return linkButton(name, () => showTarget(name));
+  return detailLink(name, { target: name });
 }
 
 /**
- * Show a target: models by coverage, each with a link to its details.
+ * Return the details of a target: models by coverage, worst first, each with a link to its details.
  * @param {string} name
  */
-export function showTarget(name) {
+function targetDetails(name) {
   const target = targetByName.get(name);
-  const rows = coverageByTarget.get(name) ?? [];
-  openPanel(name, () => [
+  const rows = worstFirst(coverageByTarget.get(name) ?? [], (row) => [row]);
+  return [
     coverageSum(rows),
-    COVERAGE.map((outcome) => {
+    WORST_COVERAGE.map((outcome) => {
       const found = rows.filter((row) => row.outcome === outcome);
       return found.length
         ? [
@@ -234,7 +279,7 @@ export function showTarget(name) {
         ],
         target.eps,
       ),
-  ]);
+  ];
 }
 
 /**
@@ -248,9 +293,9 @@ function coverageLink(row, text) {
     {},
     badge(words, row.outcome),
     " ",
-    linkButton(
+    detailLink(
       text ?? "Details",
-      () => showCoverage(row),
+      { model: row.model, target: row.target },
       text ? {} : { "aria-label": `Details of ${row.model} for ${row.target}` },
     ),
   );
@@ -290,14 +335,17 @@ function outputDetails(output) {
       ["Key", output.key && copyable(output.key, "the key", 16)],
       ["Provenance", output.provenance],
     ]),
-    table(
-      "Files",
-      [
-        { head: "File", cell: (file) => file.path, value: (file) => file.path },
-        { head: "Size", numeric: true, cell: (file) => bytes(file.size), value: (file) => file.size },
-        { head: "SHA-256", cell: (file) => copyable(file.sha256, `the SHA-256 of ${file.path}`) },
-      ],
-      output.files,
+    fold(
+      counted(output.files.length, "file"),
+      table(
+        "Files",
+        [
+          { head: "File", cell: (file) => file.path, value: (file) => file.path },
+          { head: "Size", numeric: true, cell: (file) => bytes(file.size), value: (file) => file.size },
+          { head: "SHA-256", cell: (file) => copyable(file.sha256, `the SHA-256 of ${file.path}`) },
+        ],
+        output.files,
+      ),
     ),
   ];
 }

@@ -1,10 +1,10 @@
 // Differences section: changes against another report or outputs, and outputs that the last build changed.
 
 import { counted, formatMoment, formatNumber, formatSignedPercent } from "./amounts.js";
-import { showCoverage, stepLink, targetLink } from "./details.js";
-import { add, bytes, change, copyable, count, definitionList, el, figure, limitedList, linkButton, seconds } from "./elements.js";
+import { stepLink, targetLink } from "./details.js";
+import { add, bytes, change, copyable, count, definitionList, detailLink, el, figure, limitedList, seconds } from "./elements.js";
 import { badge } from "./panel.js";
-import { build, COVERAGE, COVERAGE_WORDS, report } from "./report.js";
+import { build, COVERAGE_WORDS, report, WORST_COVERAGE } from "./report.js";
 import { table } from "./tables.js";
 
 /** @typedef {import("./report-types.d.ts").ModelChange} ModelChange */
@@ -106,7 +106,7 @@ function modelChanges(against) {
 /** @param {ModelChange} row */
 function changedModel(row) {
   const now = report.coverage.find((one) => one.group === row.group && one.member === row.member && one.target === row.target);
-  return now ? linkButton(now.model, () => showCoverage(now)) : `${row.group}/${row.member}`;
+  return now ? detailLink(now.model, { model: now.model, target: now.target }) : `${row.group}/${row.member}`;
 }
 
 /**
@@ -114,7 +114,7 @@ function changedModel(row) {
  * @param {ModelChange} row
  */
 function takenMore({ before, after }) {
-  const rank = (/** @type {ComparedModel} */ side) => -1000 * COVERAGE.indexOf(side.outcome) - (side.fallback_nodes ?? 0);
+  const rank = (/** @type {ComparedModel} */ side) => 1000 * WORST_COVERAGE.indexOf(side.outcome) - (side.fallback_nodes ?? 0);
   return before && after ? rank(after) - rank(before) : 0;
 }
 

@@ -1,8 +1,10 @@
 // HTML and SVG elements. Data from the report becomes text nodes and attributes, never markup.
 
+import { formatAddress } from "./addresses.js";
 import { FIGURE, formatBytes, formatNumber, formatSeconds } from "./amounts.js";
 
 const SVG = "http://www.w3.org/2000/svg";
+const ERROR_CODES = "https://epbuild.github.io/epbuild/reference/errors/";
 
 /**
  * Return an element, as in `el("p.note", { title: "..." }, "text", child)`. Attributes that are functions are event listeners.
@@ -62,7 +64,17 @@ export function byId(id) {
 }
 
 /**
- * Return a button that looks like a link and opens details.
+ * Return a link that opens details in the panel.
+ * @param {string} text
+ * @param {import("./addresses.js").Address} address
+ * @param {Record<string, any>} attributes
+ */
+export function detailLink(text, address, attributes = {}) {
+  return el("a.opener", { href: formatAddress(address), ...attributes }, breakableText(text));
+}
+
+/**
+ * Return a button that looks like a link.
  * @param {string} text
  * @param {() => void} open
  * @param {Record<string, any>} attributes
@@ -77,6 +89,50 @@ export function linkButton(text, open, attributes = {}) {
  */
 function breakableText(text) {
   return text.split(/(?<=[/:_=])/).flatMap((part, place) => (place ? [el("wbr"), part] : [part]));
+}
+
+/**
+ * Return a message of epbuild, with text between backquotes as code.
+ * @param {string} text
+ */
+export function message(text) {
+  return text.split(/`([^`]+)`/).map((part, place) => (place % 2 ? el("code", {}, part) : part));
+}
+
+/**
+ * Return a text about an error as paragraphs. The reasons that an EP logged become a list.
+ * @param {string} text
+ */
+export function reasonText(text) {
+  const [, head, logged, rest] = text.match(/^(.*The EP logged: )(.*?)(?:\. (The recipe expects .*))?$/s) ?? [];
+  if (!logged) return el("p.reason", {}, message(text));
+  return [
+    el("p.reason", {}, message(head)),
+    el(
+      "ul.list.reason",
+      {},
+      logged.split("; ").map((one) => el("li", {}, message(one))),
+    ),
+    rest ? el("p.reason", {}, message(rest)) : null,
+  ];
+}
+
+/**
+ * Return an error code as a link to its documentation.
+ * @param {string} code
+ */
+export function errorCode(code) {
+  const text = el("code", {}, code);
+  return /^EPB\d{3}$/.test(code) ? el("a", { href: `${ERROR_CODES}#${code.toLowerCase()}`, rel: "noreferrer" }, text) : text;
+}
+
+/**
+ * Return contents that users can fold.
+ * @param {any} summary
+ * @param {any[]} contents
+ */
+export function fold(summary, ...contents) {
+  return el("details.fold", {}, el("summary", {}, summary), contents);
 }
 
 /**
@@ -107,7 +163,7 @@ export function limitedList(items, item, most = 12) {
   );
   if (items.length <= most) return list;
   const more = el(
-    "li",
+    "li.more",
     {},
     linkButton(`and ${formatNumber(items.length - most)} more`, () => {
       more.replaceWith(...items.slice(most).map((one) => el("li", {}, item(one))));
@@ -127,13 +183,23 @@ export function copyable(text, what, shown = 12) {
   if (!text) return dash();
   const short = text.length > shown + 3 ? `${text.slice(0, shown)}…` : text;
   const button = el("button.copy", { type: "button", "aria-label": `Copy ${what}`, title: `Copy ${what}: ${text}` }, "Copy");
+  copyOnClick(button, () => text);
+  return el("span.copyable", {}, el("code.short", { title: text }, short), el("code.full", {}, text), button);
+}
+
+/**
+ * Make a button copy a text, and say for a moment whether it did.
+ * @param {HTMLElement} button
+ * @param {() => string} text
+ */
+export function copyOnClick(button, text) {
+  const label = button.textContent;
   button.addEventListener("click", async () => {
-    button.textContent = (await copyText(text)) ? "Copied" : "Copy failed";
+    button.textContent = (await copyText(text())) ? "Copied" : "Copy failed";
     setTimeout(() => {
-      button.textContent = "Copy";
+      button.textContent = label;
     }, 1500);
   });
-  return el("span.copyable", {}, el("code.short", { title: text }, short), el("code.full", {}, text), button);
 }
 
 /** @param {string} text */

@@ -3,9 +3,9 @@
 import { select } from "d3-selection";
 import { curveMonotoneX, line } from "d3-shape";
 import { zoom as d3Zoom, zoomIdentity, zoomTransform } from "d3-zoom";
+import { openAddress } from "./addresses.js";
 import { countBy, counted, formatNumber } from "./amounts.js";
 import { clusterSteps, clusterSum, fittingLevel, LEVELS, MAX_NODES, nodeLabel, stepsAround } from "./clusters.js";
-import { showStep } from "./details.js";
 import { add, el, linkButton, svg } from "./elements.js";
 import { layoutGraph } from "./layout.js";
 import { SHOW_IN_GRAPH } from "./panel.js";
@@ -13,6 +13,8 @@ import { OUTCOME_LETTERS, outcomeOf, report, runReasons } from "./report.js";
 
 /** @type {ReturnType<typeof import("./report.js").outcomeOf>[]} */
 export const RANK = ["failed", "interrupted", "allowed", "skipped", "built", "emitted", "restored", "not run", "current"];
+
+const NARROW = 600; // pixels; below, text keeps a readable size, and the graph does not fit
 
 /** @typedef {import("./clusters.js").Cluster} Cluster */
 /** @typedef {Cluster & { level: import("./clusters.js").Level | null, center?: string }} View a cluster, and the step to draw in the center */
@@ -95,7 +97,7 @@ export function drawGraph(section) {
     const drawing = graphDrawing(
       layoutGraph(clusters, edges, place.clientWidth || 900),
       (cluster) => {
-        if (cluster.steps.length === 1) showStep(cluster.steps[0].id);
+        if (cluster.steps.length === 1) openAddress({ step: cluster.steps[0].id });
         else open(cluster);
       },
       view.center,
@@ -207,7 +209,8 @@ function addZoom(picture, inside, layout, center) {
   const fit = () => {
     const { clientWidth: width, clientHeight: height } = picture;
     picture.setAttribute("viewBox", `0 0 ${width} ${height}`); // fits the width of paper
-    const scale = Math.max(0.45, Math.min(1, width / layout.width, height / layout.height));
+    const least = width < NARROW ? 0.8 : 0.45;
+    const scale = Math.max(least, Math.min(1, width / layout.width, height / layout.height));
     const middle = layout.nodes.find(({ cluster }) => cluster.steps.length === 1 && cluster.steps[0].id === center);
     const x =
       middle && layout.width * scale > width ? width / 2 - middle.x * scale : Math.max(0, (width - layout.width * scale) / 2);

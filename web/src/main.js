@@ -1,7 +1,9 @@
 // Entry point of the page. Sections are drawn one by one, so that users can read the first section early.
 
 import { drawAccuracy } from "./accuracy.js";
+import { parseAddress } from "./addresses.js";
 import { drawCoverage } from "./coverage.js";
+import { prepareDetails } from "./details.js";
 import { drawDifferences } from "./differences.js";
 import { byId } from "./elements.js";
 import { drawGraph } from "./graph.js";
@@ -45,20 +47,45 @@ function drawWhenIdle() {
   }, 0);
 }
 
+/**
+ * Scroll to a section. Sections above it must exist first.
+ * @param {string} hash
+ */
+function goToSection(hash) {
+  drawAll();
+  byId(hash.slice(1))?.scrollIntoView();
+}
+
+/** Draw and unfold everything before the page is printed, and show all digests. Restore the folds afterwards. */
+function preparePrint() {
+  /** @type {HTMLDetailsElement[]} */
+  let opened = [];
+  window.addEventListener("beforeprint", () => {
+    drawAll();
+    /** @type {NodeListOf<HTMLElement>} */
+    const more = document.querySelectorAll(":is(#provenance, #lock) .more button");
+    for (const button of more) button.click();
+    opened = /** @type {HTMLDetailsElement[]} */ ([...document.querySelectorAll("main details:not([open])")]);
+    for (const folded of opened) folded.open = true;
+  });
+  window.addEventListener("afterprint", () => {
+    for (const folded of opened) folded.open = false;
+  });
+}
+
 function main() {
   prepareTheme();
   preparePanel();
   prepareSearch();
   drawNext();
   drawNext();
-  window.addEventListener("beforeprint", drawAll);
-  // Sections above the target must exist before the page can scroll to it.
-  if (location.hash) {
-    drawAll();
-    byId(location.hash.slice(1))?.scrollIntoView();
-  } else drawWhenIdle();
+  prepareDetails();
+  preparePrint();
+  if (byId(location.hash.slice(1))) goToSection(location.hash);
+  else drawWhenIdle();
   document.addEventListener("click", (event) => {
-    if (event.target instanceof Element && event.target.closest('a[href^="#"]')) drawAll();
+    const hash = event.target instanceof Element && event.target.closest('a[href^="#"]')?.getAttribute("href");
+    if (hash && !parseAddress(hash)) goToSection(hash);
   });
 }
 

@@ -4,11 +4,10 @@ import { accuracySum } from "./accuracy.js";
 import { counted, sum } from "./amounts.js";
 import { coverageSum, stepLink, targetLink } from "./details.js";
 import { differencesSum } from "./differences.js";
-import { add, bytes, count, dash, el, limitedList, seconds } from "./elements.js";
+import { add, bytes, count, dash, el, errorCode, limitedList, message, reasonText, seconds } from "./elements.js";
 import { badge } from "./panel.js";
 import {
   build,
-  COVERAGE,
   coverageByTarget,
   failedSteps,
   failuresByReason,
@@ -16,6 +15,8 @@ import {
   longestWork,
   outputsSum,
   report,
+  WORST_COVERAGE,
+  worstFirst,
 } from "./report.js";
 import { sharingSum } from "./sizes.js";
 import { table, tile } from "./tables.js";
@@ -54,14 +55,16 @@ export function drawOverview(section) {
         { head: "Target", cell: (row) => targetLink(row.name), value: (row) => row.name },
         { head: "SoC", cell: (row) => row.soc ?? dash(), value: (row) => row.soc },
         { head: "EPs", cell: (row) => row.eps.map((one) => one.ep.replace("ExecutionProvider", "")).join(", ") },
-        ...COVERAGE.map((outcome) => ({
-          head: outcome[0].toUpperCase() + outcome.slice(1),
-          numeric: true,
-          cell: (/** @type {Target} */ row) => count(coveredAs(row.name, outcome)),
-          value: (/** @type {Target} */ row) => coveredAs(row.name, outcome),
-        })),
+        ...WORST_COVERAGE.filter((outcome) => outcome === "whole" || report.coverage.some((row) => row.outcome === outcome)).map(
+          (outcome) => ({
+            head: outcome[0].toUpperCase() + outcome.slice(1),
+            numeric: true,
+            cell: (/** @type {Target} */ row) => count(coveredAs(row.name, outcome)),
+            value: (/** @type {Target} */ row) => coveredAs(row.name, outcome),
+          }),
+        ),
       ],
-      report.targets,
+      worstFirst(report.targets, (target) => coverageByTarget.get(target.name) ?? []),
       { empty: "The recipe has no targets." },
     ),
     failed.length ? el("h3", { id: "failures" }, "Failures") : "",
@@ -69,11 +72,11 @@ export function drawOverview(section) {
     report.warnings.length ? el("h3", {}, "Warnings") : "",
     report.warnings.length
       ? limitedList(report.warnings, (one) => [
-          one.message,
+          message(one.message),
           " ",
-          el("code", {}, one.code),
+          errorCode(one.code),
           one.where ? ` ${one.where}` : "",
-          one.hint ? el("div.hint", {}, one.hint) : null,
+          one.hint ? el("div.hint", {}, message(one.hint)) : null,
         ])
       : "",
   );
@@ -103,8 +106,9 @@ function failure(one) {
   return el(
     "article.error",
     {},
-    el("p", {}, one.allowed ? [badge("allowed", "allowed"), " "] : null, one.reason, " ", el("code", {}, one.code)),
-    one.hint ? el("p.hint", {}, one.hint) : null,
+    el("p", {}, one.allowed ? [badge("allowed", "allowed"), " "] : null, errorCode(one.code)),
+    reasonText(one.reason),
+    one.hint ? el("p.hint", {}, message(one.hint)) : null,
     limitedList(one.steps, (step) => stepLink(step), 5),
   );
 }

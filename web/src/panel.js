@@ -1,10 +1,10 @@
-// Side panel for details: a dialog with a history. Esc closes it.
+// Side panel for details: a dialog with a history and an address. Esc closes it.
 
-import { byId, el } from "./elements.js";
+import { byId, copyOnClick, el } from "./elements.js";
 
-/** @typedef {{ title: string, contents: () => any }} Details */
+/** @typedef {{ title: string, contents: () => any, address: string }} Details details with a fragment, or "" if they have no address */
 /** @type {Details[]} */
-const history = [];
+const earlier = [];
 /** @type {Details | null} */
 let current = null;
 
@@ -12,22 +12,30 @@ let current = null;
  * Open the panel with a title and the elements that `contents` returns.
  * @param {string} title
  * @param {() => any} contents
+ * @param {string} address
  */
-export function openPanel(title, contents) {
-  if (current) history.push(current);
-  current = { title, contents };
+export function openPanel(title, contents, address = "") {
+  if (current) earlier.push(current);
+  current = { title, contents, address };
   fillPanel();
 }
 
 function fillPanel() {
   if (!current) return;
   const panel = byId("panel");
+  setAddress(current.address);
   byId("panel-title").textContent = current.title;
   byId("panel-body").replaceChildren(...[current.contents()].flat(Infinity).filter(Boolean));
-  byId("panel-back").hidden = history.length === 0;
+  byId("panel-back").hidden = earlier.length === 0;
+  byId("panel-copy").hidden = !current.address;
   if (!panel.open) panel.showModal();
   byId("panel-body").scrollTop = 0;
   byId("panel-title").focus();
+}
+
+/** @param {string} fragment */
+function setAddress(fragment) {
+  history.replaceState(null, "", `${location.pathname}${location.search}${fragment}`);
 }
 
 export function closePanel() {
@@ -36,15 +44,17 @@ export function closePanel() {
 
 export function preparePanel() {
   byId("panel-close").addEventListener("click", closePanel);
+  copyOnClick(byId("panel-copy"), () => location.href);
   byId("panel-back").addEventListener("click", () => {
-    current = history.pop() ?? null;
+    current = earlier.pop() ?? null;
     fillPanel();
   });
   byId("panel").addEventListener("click", (/** @type {MouseEvent} */ event) => {
     if (event.target === byId("panel")) closePanel(); // the backdrop
   });
   byId("panel").addEventListener("close", () => {
-    history.length = 0;
+    if (current?.address === location.hash) setAddress("");
+    earlier.length = 0;
     current = null;
   });
 }

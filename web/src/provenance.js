@@ -2,7 +2,7 @@
 
 import { counted, formatMoment } from "./amounts.js";
 import { stepLink } from "./details.js";
-import { add, bytes, copyable, count, dash, definitionList, el, limitedList } from "./elements.js";
+import { add, bytes, copyable, count, dash, definitionList, el, fold, limitedList } from "./elements.js";
 import { build, report } from "./report.js";
 import { table } from "./tables.js";
 
@@ -41,40 +41,46 @@ export function drawProvenance(section) {
         " uploaded.",
       ),
     ),
-    table(
-      "Source models",
-      [
-        { head: "Model", cell: (model) => model.name, value: (model) => model.name },
-        { head: "Groups", cell: (model) => model.groups.join(", "), value: (model) => model.groups.join(", ") },
-        { head: "Source", cell: (model) => el("code", {}, model.source), value: (model) => model.source },
-        { head: "Size", numeric: true, cell: (model) => bytes(model.size), value: (model) => model.size },
-        {
-          head: "SHA-256",
-          cell: (model) => [
-            copyable(model.sha256, `the SHA-256 of ${model.name}`),
-            model.data.map((file) =>
-              el("div", {}, `${file.location} `, copyable(file.sha256, `the SHA-256 of ${file.location}`)),
-            ),
-          ],
-        },
-      ],
-      report.models,
-      { most: 15 },
+    fold(
+      counted(report.models.length, "source model"),
+      table(
+        "Source models",
+        [
+          { head: "Model", cell: (model) => model.name, value: (model) => model.name },
+          { head: "Groups", cell: (model) => model.groups.join(", "), value: (model) => model.groups.join(", ") },
+          { head: "Source", cell: (model) => el("code", {}, model.source), value: (model) => model.source },
+          { head: "Size", numeric: true, cell: (model) => bytes(model.size), value: (model) => model.size },
+          {
+            head: "SHA-256",
+            cell: (model) => [
+              copyable(model.sha256, `the SHA-256 of ${model.name}`),
+              model.data.map((file) =>
+                el("div", {}, `${file.location} `, copyable(file.sha256, `the SHA-256 of ${file.location}`)),
+              ),
+            ],
+          },
+        ],
+        report.models,
+        { most: 15 },
+      ),
     ),
-    table(
-      "Outputs and their files",
-      [
-        { head: "Output", cell: (output) => stepLink(output.step, output.path), value: (output) => output.path },
-        { head: "Key", cell: (output) => copyable(output.key, `the key of ${output.path}`) },
-        { head: "Provenance", cell: (output) => output.provenance ?? dash(), value: (output) => output.provenance },
-        {
-          head: "Files, SHA-256",
-          cell: (output) =>
-            limitedList(output.files, (file) => [file.path, " ", copyable(file.sha256, `the SHA-256 of ${file.path}`)], 3),
-        },
-      ],
-      report.outputs,
-      { most: 15 },
+    fold(
+      `${counted(report.outputs.length, "output")} with files`,
+      table(
+        "Outputs and their files",
+        [
+          { head: "Output", cell: (output) => stepLink(output.step, output.path), value: (output) => output.path },
+          { head: "Key", cell: (output) => copyable(output.key, `the key of ${output.path}`) },
+          { head: "Provenance", cell: (output) => output.provenance ?? dash(), value: (output) => output.provenance },
+          {
+            head: "Files, SHA-256",
+            cell: (output) =>
+              limitedList(output.files, (file) => [file.path, " ", copyable(file.sha256, `the SHA-256 of ${file.path}`)], 3),
+          },
+        ],
+        report.outputs,
+        { most: 15 },
+      ),
     ),
   );
 }
@@ -96,19 +102,24 @@ export function drawLock(section) {
           ["Platform", toolchain.platform],
           ["Locked", toolchain.locked ? "yes" : "no"],
         ]),
-        table(
-          `Packages of ${toolchain.name}`,
-          [
-            { head: "Package", cell: (one) => one.name, value: (one) => one.name },
-            { head: "Version", cell: (one) => one.version, value: (one) => one.version },
-            {
-              head: "SHA-256 in the lock",
-              cell: (one) =>
-                one.sha256.length ? limitedList(one.sha256, (digest) => copyable(digest, `a SHA-256 of ${one.name}`), 2) : dash(),
-            },
-          ],
-          toolchain.packages,
-          { most: 15, empty: "Unknown: no build has created this environment here yet." },
+        fold(
+          counted(toolchain.packages.length, "package"),
+          table(
+            `Packages of ${toolchain.name}`,
+            [
+              { head: "Package", cell: (one) => one.name, value: (one) => one.name },
+              { head: "Version", cell: (one) => one.version, value: (one) => one.version },
+              {
+                head: "SHA-256 in the lock",
+                cell: (one) =>
+                  one.sha256.length
+                    ? limitedList(one.sha256, (digest) => copyable(digest, `a SHA-256 of ${one.name}`), 2)
+                    : dash(),
+              },
+            ],
+            toolchain.packages,
+            { most: 15, empty: "Unknown: no build has created this environment here yet." },
+          ),
         ),
       ),
     ),

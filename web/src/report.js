@@ -22,6 +22,8 @@ export const targetByName = new Map(report.targets.map((target) => [target.name,
 
 /** @type {import("./report-types.d.ts").Coverage["outcome"][]} */
 export const COVERAGE = ["whole", "partial", "on the CPU", "failed verify", "failed", "not built"];
+/** @type {import("./report-types.d.ts").Coverage["outcome"][]} */
+export const WORST_COVERAGE = ["failed", "failed verify", "not built", "partial", "on the CPU", "whole"];
 export const COVERAGE_WORDS = {
   whole: "whole",
   partial: "partial",
@@ -58,6 +60,24 @@ export function groupedBy(items, key) {
     else groups.set(name, [item]);
   }
   return groups;
+}
+
+/**
+ * Return items by the coverage of their models: by the worst outcome, then by the number of fallback nodes, worst first.
+ * @template T
+ * @param {Iterable<T>} items
+ * @param {(item: T) => import("./report-types.d.ts").Coverage[]} rowsOf
+ */
+export function worstFirst(items, rowsOf) {
+  const known = [...items].map((item) => {
+    const rows = rowsOf(item);
+    return {
+      item,
+      worst: Math.min(WORST_COVERAGE.length, ...rows.map((row) => WORST_COVERAGE.indexOf(row.outcome))),
+      nodes: rows.reduce((nodes, row) => nodes + (row.fallback_nodes ?? 0), 0),
+    };
+  });
+  return known.sort((a, b) => a.worst - b.worst || b.nodes - a.nodes).map(({ item }) => item);
 }
 
 /**
@@ -120,9 +140,9 @@ export function isAllowed(step) {
   return step.outcome === "allowed";
 }
 
-/** Return the reasons for failures, most frequent reason first. */
+/** Return the reasons for failures, most frequent reason first, and reasons for allowed failures last. */
 export function failuresByReason() {
-  return [...report.failures].sort((a, b) => b.steps.length - a.steps.length);
+  return [...report.failures].sort((a, b) => Number(a.allowed) - Number(b.allowed) || b.steps.length - a.steps.length);
 }
 
 /** Describe the number of outputs, and the number of emitted outputs if they differ. */

@@ -1,7 +1,7 @@
 // Search for steps, models and targets. "/" focuses the field.
 
+import { openAddress } from "./addresses.js";
 import { formatNumber } from "./amounts.js";
-import { showModel, showStep, showTarget } from "./details.js";
 import { byId, el } from "./elements.js";
 import { coverageByModel, report } from "./report.js";
 
@@ -12,9 +12,9 @@ export function prepareSearch() {
   const list = byId("found");
   let chosen = -1;
   const known = [
-    ...[...coverageByModel.keys()].map((name) => ({ kind: "model", name, open: () => showModel(name) })),
-    ...report.targets.map(({ name }) => ({ kind: "target", name, open: () => showTarget(name) })),
-    ...report.steps.map(({ id }) => ({ kind: "step", name: id, open: () => showStep(id) })),
+    ...[...coverageByModel.keys()].map((name) => ({ kind: "model", name, address: { model: name } })),
+    ...report.targets.map(({ name }) => ({ kind: "target", name, address: { target: name } })),
+    ...report.steps.map(({ id }) => ({ kind: "step", name: id, address: { step: id } })),
   ];
 
   function close() {
@@ -39,7 +39,7 @@ export function prepareSearch() {
             mousedown: (/** @type {MouseEvent} */ event) => {
               event.preventDefault();
               close();
-              one.open();
+              openAddress(one.address);
             },
           },
           el("span.kind", {}, one.kind),

@@ -1,8 +1,9 @@
 // Sizes section: a treemap of outputs and their files by target, and savings by sharing.
 
 import { hierarchy, treemap } from "d3-hierarchy";
+import { openAddress } from "./addresses.js";
 import { counted, formatBytes, formatNumber, formatPercent, sum } from "./amounts.js";
-import { showStep, stepLink, targetLink } from "./details.js";
+import { stepLink, targetLink } from "./details.js";
 import { add, bytes, count, dash, el, limitedList, linkButton } from "./elements.js";
 import { closePanel, openPanel } from "./panel.js";
 import { groupedBy, outputsSum, report } from "./report.js";
@@ -110,7 +111,7 @@ function sizesTree() {
           name: `saved: ${row.group}`,
           size: row.saved,
           kind: "saved",
-          open: () => showStep(row.step),
+          open: () => openAddress({ step: row.step }),
         })),
     ],
   }));
@@ -127,7 +128,7 @@ function sizesTree() {
  * @returns {Item}
  */
 function outputNode(output, name) {
-  const open = () => showStep(output.step);
+  const open = () => openAddress({ step: output.step });
   const files = output.files
     .filter((file) => file.size)
     .map((file) => ({ name: file.path, size: file.size, kind: fileKind(file.path), open }));

@@ -6,8 +6,9 @@ import { scaleLinear } from "d3-scale";
 import { select } from "d3-selection";
 import { area, curveStepAfter } from "d3-shape";
 import { zoom as d3Zoom, zoomIdentity, zoomTransform } from "d3-zoom";
+import { openAddress } from "./addresses.js";
 import { counted, formatBytes, formatSeconds, sum } from "./amounts.js";
-import { showStep, stepLink } from "./details.js";
+import { stepLink } from "./details.js";
 import { add, bytes, count, el, limitedList, seconds, svg } from "./elements.js";
 import { RANK } from "./graph.js";
 import { badge, openPanel } from "./panel.js";
@@ -105,7 +106,9 @@ function timelineBars() {
         ? "steps"
         : `${step.machine ?? build?.machine ?? "here"} ${(step.worker ?? 0) + 1}`;
     const [start, end] = times;
-    return [{ lane, start, end, seconds: step.work, kind: outcomeOf(step), name: step.id, open: () => showStep(step.id) }];
+    return [
+      { lane, start, end, seconds: step.work, kind: outcomeOf(step), name: step.id, open: () => openAddress({ step: step.id }) },
+    ];
   });
   const spans = (build?.spans ?? []).map((span) => ({
     lane: SPAN_LANES[span.kind],

@@ -27,6 +27,19 @@ test("numbers are rounded as Python rounds them", () => {
   assert.deepEqual([0.25, 0.35, 2.25, -0.25].map(formatSeconds), ["0.2 s", "0.3 s", "2.2 s", "-0.2 s"]);
 });
 
+test("durations have their two largest units", () => {
+  assert.deepEqual([0, 59.9, 60, 139.4, 3599.6, 3600, 3900, 93_600].map(formatSeconds), [
+    "0.0 s",
+    "59.9 s",
+    "1 min",
+    "2 min 19 s",
+    "1 h",
+    "1 h",
+    "1 h 5 min",
+    "26 h",
+  ]);
+});
+
 test("thousands are separated", () => {
   assert.equal(formatNumber(10_420), "10,420");
   assert.equal(counted(1, "step"), "1 step");

@@ -12,19 +12,29 @@ import hashlib
 import html
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from epbuild.commands.reporting.values import Report
+from epbuild.core.units import format_count
 from epbuild.report.formatting import Table, format_size
 from epbuild.report.json.documents import report_document
 
 _FOLDER = Path(__file__).with_name("page")
 _STYLES = ("theme.css", "page.css", "charts.css", "small.css")
 _MAX_ROWS = 500
-_COVERAGE = {"partial": "partial"}
+_INTERRUPTED = 130
+_VERDICTS = {
+    "passed": "passed",
+    "failed": "failed",
+    "interrupted": "interrupted",
+    "out of date": "allowed",
+    "not built": "not-built",
+}
+"""Verdicts on a build, with the CSS class of their colors."""
 
 
 def report_page(report: Report) -> str:
@@ -36,12 +46,15 @@ def render_page(document: Mapping[str, Any]) -> str:
     """Return the HTML page for a report's JSON."""
     style = "".join(map(_read, _STYLES))
     script = _read("report.js")
-    recipe = document["recipe"]
+    recipe, verdict = document["recipe"], _find_verdict(document)
     sources = f"script-src {_hash_source(script)}; style-src {_hash_source(style)}; img-src data:"
     return Template(_read("page.html")).substitute(
         policy=f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'",
         title=html.escape(recipe["name"]),
         description=html.escape(recipe["description"]),
+        kind=_VERDICTS[verdict],
+        verdict=verdict.capitalize(),
+        counts=html.escape(_format_counts(document)),
         about=html.escape(_format_summary(document)),
         epbuild=html.escape(document["epbuild"]),
         style=style,
@@ -51,6 +64,34 @@ def render_page(document: Mapping[str, Any]) -> str:
         report=json.dumps(document, separators=(",", ":")).replace("<", "\\u003c"),
         script=script,
     )
+
+
+def _find_verdict(document: Mapping[str, Any]) -> str:
+    """Return whether the last build passed and the outputs are current. Allowed failures do not count."""
+    build, steps = document["build"], document["steps"]
+    if any(not failure["allowed"] for failure in document["failures"]):
+        return "failed"
+    if build is not None and build["exit_code"]:
+        return "interrupted" if build["exit_code"] == _INTERRUPTED else "failed"
+    if all(step["state"] == "current" or step["errors"] for step in steps):
+        return "passed"
+    return "out of date" if build is not None else "not built"
+
+
+def _format_counts(document: Mapping[str, Any]) -> str:
+    """Return the numbers of failed steps, of steps to run, and of models by coverage."""
+    steps, failures = document["steps"], document["failures"]
+    counts = [f"{len(steps):,} steps" if len(steps) != 1 else "1 step"]
+    for allowed, words in ((False, "failed"), (True, "allowed to fail")):
+        reasons = [failure for failure in failures if failure["allowed"] is allowed]
+        failed = {step for failure in reasons for step in failure["steps"]}
+        if failed:
+            counts.append(f"{len(failed):,} {words} for {format_count(len(reasons), 'reason')}")
+    waiting = sum(step["state"] != "current" and not step["errors"] for step in steps)
+    counts += [f"{waiting:,} not current"] if waiting else []
+    coverage = Counter(row["outcome"] for row in document["coverage"])
+    models = ", ".join(f"{number:,} {outcome}" for outcome, number in coverage.items())
+    return ", ".join(counts) + (f"; models: {models}" if models else "")
 
 
 def _format_summary(document: Mapping[str, Any]) -> str:
@@ -83,7 +124,7 @@ def render_static_tables(document: Mapping[str, Any]) -> str:
         (
             row["model"],
             row["target"],
-            _COVERAGE.get(row["outcome"], row["outcome"]),
+            row["outcome"],
             _format_optional_size(row["size"]),
             _format_reasons(row),
         )

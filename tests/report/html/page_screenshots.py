@@ -15,7 +15,7 @@ from epbuild.report.html.report_page import render_page
 from tests.support.browser import opened_browser
 from tests.support.sample_reports import zoo_report
 
-_WIDTHS = (360, 900, 1600)
+_WIDTHS = (360, 800, 1400)
 _THEMES = ("light", "dark")
 
 
@@ -55,7 +55,7 @@ def _pictures(shown: Page, folder: Path, name: str) -> None:
     )  # it would cover contents that are longer than a screen
     for section in shown.query_selector_all("main > section"):
         section.screenshot(path=folder / f"{name}-{section.get_attribute('id')}.png")
-    for kind, place in (("cell", "#coverage button.cell.partial"), ("step", "#timeline tbody th button")):
+    for kind, place in (("cell", "#coverage a.cell.partial"), ("step", "#timeline tbody th a")):
         button = shown.query_selector(place)
         if button is not None:
             button.click()

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -76,6 +77,34 @@ def test_the_page_runs_only_its_own_scripts_and_loads_nothing() -> None:
 
 def digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "state", "failed", "verdict"),
+    [
+        (0, "current", False, "Passed"),
+        (0, "out of date", False, "Out of date"),
+        (None, "new", False, "Not built"),
+        (1, "failed", True, "Failed"),
+        (3, "new", False, "Failed"),
+        (130, "new", False, "Interrupted"),
+    ],
+)
+def test_the_head_states_the_verdict(exit_code: int | None, state: str, failed: bool, verdict: str) -> None:
+    document = zoo_report() if failed else small_report()
+    for step in document["steps"]:
+        step["state"] = state
+    document["build"] = None if exit_code is None else {**document["build"], "exit_code": exit_code}
+    assert f">{verdict}</strong>" in render_page(document)
+
+
+def test_the_head_counts_failures_and_models() -> None:
+    document = zoo_report()
+    failed = sum(bool(step["errors"]) for step in document["steps"])
+    outcomes = Counter(row["outcome"] for row in document["coverage"])
+    page = render_page(document)
+    assert f"{failed} failed for 1 reason" in page
+    assert all(f"{number} {outcome}" in page for outcome, number in outcomes.items())
 
 
 def test_the_page_is_small_beside_its_data() -> None:

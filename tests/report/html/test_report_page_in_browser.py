@@ -30,7 +30,7 @@ def opened(browser: Browser, folder: Path, document: dict[str, Any], **options: 
     wrong: list[str] = []
     page.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("request", lambda request: wrong.append(request.url) if request.url != file.as_uri() else None)
+    page.on("request", lambda request: wrong.append(request.url) if request.url.partition("#")[0] != file.as_uri() else None)
     page.goto(file.as_uri())
     if options.get("java_script_enabled", True):
         page.wait_for_selector("html[data-drawn=all]")
@@ -47,7 +47,8 @@ def panel(page: Page) -> str:
 
 
 def show_all(page: Page, section: str) -> None:
-    """Show every row of the section's tables."""
+    """Unfold the section, and show every row of its tables."""
+    page.eval_on_selector_all(f"#{section} details", "all => all.forEach(folded => folded.open = true)")
     while (more := page.locator(f"#{section} .more button, #{section} .list button:text-matches('^and [0-9,]+ more$')")).count():
         more.first.click()
 
@@ -122,7 +123,7 @@ def changed(document: Document) -> Iterator[Any]:
 
 def test_every_cell_of_the_matrix_shows_its_letter_or_number(page: Page, zoo: Document) -> None:
     shown = page.eval_on_selector_all(
-        "#coverage .matrix td button", "cells => cells.map(cell => [cell.title.split(':')[0], cell.innerText])"
+        "#coverage .matrix td a", "cells => cells.map(cell => [cell.title.split(':')[0], cell.innerText])"
     )
     expected = {
         f"{row['model']} for {row['target']}": CELLS.get(row["outcome"], str(row["fallback_nodes"])) for row in zoo["coverage"]
@@ -135,6 +136,7 @@ def test_the_page_formats_sizes_as_epbuild_does(browser: Browser, tmp_path: Path
     sizes = [0, 1, 2, 999, 1000, 1049, 1050, 1250, 1350, 99_950, 999_999, 1_000_000, 123_456_789, 5 * 10**9, 2 * 10**12]
     document["models"] = [{**document["models"][0], "name": f"m{size}", "size": size} for size in sizes]
     with opened(browser, tmp_path, document) as page:
+        show_all(page, "provenance")
         shown = page.locator("#provenance .tabled").first.locator("data.bytes").all_inner_texts()
     assert shown == [format_size(size) for size in sizes]
 
@@ -143,7 +145,7 @@ def test_the_page_formats_sizes_as_epbuild_does(browser: Browser, tmp_path: Path
 def test_a_page_fits_the_width_of_the_screen(browser: Browser, tmp_path: Path, zoo: Document, width: int) -> None:
     with opened(browser, tmp_path, zoo, viewport={"width": width, "height": 800}) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        page.locator("#coverage button.cell.partial").first.click()
+        page.locator("#coverage a.cell.partial").first.click()
         assert page.evaluate(
             "document.querySelector('#panel-body').scrollWidth <= document.querySelector('#panel-body').clientWidth"
         )
@@ -152,7 +154,7 @@ def test_a_page_fits_the_width_of_the_screen(browser: Browser, tmp_path: Path, z
 def test_the_contents_of_a_report_run_no_script(browser: Browser, tmp_path: Path) -> None:
     document = hostile_report()
     with opened(browser, tmp_path, document) as page:
-        for button in page.locator("main button.opener, button.cell").all()[:40]:
+        for button in page.locator("main .opener, a.cell").all()[:40]:
             if button.is_visible():
                 button.click()
                 page.keyboard.press("Escape")
@@ -168,7 +170,7 @@ def test_the_contents_of_a_report_run_no_script(browser: Browser, tmp_path: Path
 def test_the_keyboard_reaches_everything(page: Page) -> None:
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
-    first = page.locator("#coverage .matrix thead button").first
+    first = page.locator("#coverage .matrix thead a").first
     first.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
@@ -178,7 +180,7 @@ def test_the_keyboard_reaches_everything(page: Page) -> None:
     assert panel(page).startswith(label.split(":")[0])
     page.keyboard.press("Escape")
     assert page.evaluate("document.activeElement.ariaLabel") == label
-    assert page.locator("#coverage .matrix button[tabindex='0']").count() == 1
+    assert page.locator("#coverage .matrix a[tabindex='0']").count() == 1
     node = page.locator("#graph .node[tabindex='0']")
     node.focus()
     before = page.evaluate("document.activeElement.ariaLabel")
@@ -227,9 +229,14 @@ def test_the_printed_page_is_complete(browser: Browser, tmp_path: Path, zoo: Doc
     with opened(browser, tmp_path, zoo, color_scheme="dark") as page:
         page.emulate_media(media="print", color_scheme="dark")
         assert not page.locator("#bar").is_visible()
-        assert page.locator("#provenance .full").first.is_visible()
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert page.pdf()[:5] == b"%PDF-"
+        assert page.locator("main details[open]").count() == 0
+        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        digests = {file["sha256"] for output in zoo["outputs"] for file in output["files"]}
+        digests |= {digest for toolchain in zoo["toolchains"] for one in toolchain["packages"] for digest in one["sha256"]}
+        shown = page.eval_on_selector_all(".full", "all => all.filter(one => one.checkVisibility()).map(one => one.textContent)")
+        assert digests - {*shown} == set()
 
 
 def test_without_scripts_the_page_shows_tables(browser: Browser, tmp_path: Path, zoo: Document) -> None:
@@ -242,14 +249,14 @@ def test_without_scripts_the_page_shows_tables(browser: Browser, tmp_path: Path,
 
 def test_common_questions_are_answered_within_two_clicks(page: Page, zoo: Document) -> None:
     """Check five questions: models whole on SM8750, the reason if not, the longest step, the savings, the changes."""
-    page.locator("#overview th button", has_text="phone-SM8750").click()
+    page.locator("#overview th a", has_text="phone-SM8750").click()
     whole = [row["model"] for row in zoo["coverage"] if row["target"] == "phone-SM8750" and row["outcome"] == "whole"]
     assert f"Whole ({len(whole)})" in panel(page)
     assert all(model in panel(page) for model in whole)
     partial = next(row for row in zoo["coverage"] if row["target"] == "phone-SM8750" and row["outcome"] == "partial")
-    page.locator("#panel button", has_text=partial["model"]).click()
+    page.locator("#panel a", has_text=partial["model"]).first.click()
     assert partial["outside"][0]["operator"] in panel(page)
-    assert partial["outside"][0]["reason"] in panel(page)
+    assert partial["outside"][0]["reason"].replace("`", "") in panel(page)
     page.keyboard.press("Escape")
     longest = max((step for step in zoo["steps"] if step["work"] is not None), key=lambda step: float(step["work"]))
     assert longest["id"] in page.locator("#overview .tile", has_text="Time").inner_text()
@@ -259,6 +266,38 @@ def test_common_questions_are_answered_within_two_clicks(page: Page, zoo: Docume
     against = zoo["against"]
     rows = [len(against[kind]) for kind in ("models", "outputs", "sources", "versions")] + [len(zoo["build"]["published"])]
     assert [table.locator("tbody tr").count() for table in page.locator("#differences table").all()] == rows
+
+
+def test_details_have_an_address_that_can_be_sent(browser: Browser, tmp_path: Path, zoo: Document) -> None:
+    failed = next(step for step in zoo["steps"] if step["errors"])
+    with opened(browser, tmp_path, zoo, permissions=["clipboard-read", "clipboard-write"]) as page:
+        page.locator("#overview .failures a.opener").first.click()
+        assert panel(page).startswith(failed["id"])
+        page.locator("#panel-copy").click()
+        address = page.evaluate("navigator.clipboard.readText()")
+        assert address == f"{page.url.partition('#')[0]}#step={failed['id']}"
+        page.locator("#panel a", has_text=failed["target"]).first.click()
+        assert page.url.endswith(f"#target={failed['target']}")
+        page.keyboard.press("Escape")
+        page.wait_for_url(lambda url: "#" not in url)
+        for sent, title in (
+            (address, failed["id"]),
+            (f"{page.url}#model=vad&target=phone-SM8750", "vad for phone-SM8750"),
+            (f"{page.url}#step=gone", "gone"),
+        ):
+            page.goto("about:blank")
+            page.goto(sent)
+            assert panel(page).startswith(title)
+
+
+def test_models_with_the_worst_coverage_come_first(page: Page) -> None:
+    rows = page.eval_on_selector_all(
+        "#coverage .matrix tbody tr", "rows => rows.map(row => [...row.querySelectorAll('td a')].map(cell => cell.className))"
+    )
+    kinds = ["cell failed", "cell failed-verify", "cell not-built", "cell partial", "cell on-the-CPU", "cell whole"]
+    worst = [min(map(kinds.index, row)) for row in rows]
+    assert worst == sorted(worst)
+    assert len(set(worst)) > 1
 
 
 def test_a_step_is_found_by_parts_of_its_name_and_shown_in_the_graph(page: Page) -> None:
