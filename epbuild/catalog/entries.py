@@ -54,6 +54,8 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     """True if the EP takes every node, so that later EPs in the list get no nodes."""
     weightless: Mapping[str, Literal["none", "external"]] = field(default_factory=dict)
     """Support of weightless contexts, by device type. Untested device types are missing."""
+    no_packages: str | None = None
+    """Reason why no ONNX Runtime that has this EP opens model packages, as a clause. None if one does."""
     genai_provider: str | None = None
     """Name of the EP in onnxruntime-genai. Empty if genai does not know the EP; None if the name equals ONNX Runtime's."""
     quantized_io_option: str | None = None

@@ -209,9 +209,15 @@ def find_package_refusals(output: OutputSpec, parts: Sequence[Part]) -> Iterator
     if pipelines and len(groups) > 1:
         message = f"onnxruntime-genai opens only packages with one group, but this package has '{pipelines[0]}' and other groups"
         yield Problem("EPB228", message, output.where, "Put ${group} into the path, or list only this group under 'groups'.")
-    for target in {part.target.name: part.target for part in parts if len(part.target.compiling) > 1}.values():
-        message = f"the target '{target.name}' compiles with {target.title}, but ONNX Runtime opens only packages with one EP"
-        yield Problem("EPB228", message, output.where, "Exclude the target from this output: list the others under 'targets'.")
+    hint = "Exclude the target from this output: list the others under 'targets'."
+    for target in {part.target.name: part.target for part in parts}.values():
+        if len(target.compiling) > 1:
+            message = f"the target '{target.name}' compiles with {target.title}, but ONNX Runtime opens only packages with one EP"
+            yield Problem("EPB228", message, output.where, hint)
+        for ep in target.compiling:
+            if ep.entry.no_packages is not None:
+                message = f"no ONNX Runtime opens the target '{target.name}' in a model package: {ep.entry.no_packages}"
+                yield Problem("EPB228", message, output.where, hint)
 
 
 class _Part:

@@ -591,9 +591,18 @@ def test_two_files_of_an_output_with_the_same_name_are_refused(workshop: Path, l
 
 @pytest.mark.parametrize("name", ["manifest.json", "provenance.intoto.json", "bom.cdx.json", "shared_assets", "Shared_Assets"])
 def test_a_group_cannot_have_the_name_of_a_packages_own_file_or_folder(workshop: Path, name: str) -> None:
-    package = edited(RECIPE, ("layout: directory", f"{MARK}layout: ort-model-package"), (OUTPUT, "path: dist/all.ortpackage\n"))
+    output = "path: dist/all.ortpackage\n    targets: [phone]\n"
+    package = edited(RECIPE, ("layout: directory", f"{MARK}layout: ort-model-package"), (OUTPUT, output))
     assert not problems_of(workshop, package.replace(MARK, ""))
     check(workshop, edited(package, ("  decoder:", f"  {name}:")), ("EPB222", f"the folder of the group '{name}' would collide"))
+
+
+def test_a_package_that_no_onnx_runtime_with_the_ep_opens_is_refused(workshop: Path) -> None:
+    package = edited(RECIPE, ("layout: directory", f"{MARK}layout: ort-model-package"), (OUTPUT, "path: dist/all.ortpackage\n"))
+    words = (
+        "no ONNX Runtime opens the target 'cpu' in a model package: the last release of onnxruntime-openvino, 1.24.1, does not"
+    )
+    check(workshop, package, ("EPB228", words))
 
 
 def test_every_model_of_an_unshared_group_needs_its_own_binary(workshop: Path) -> None:
