@@ -6,7 +6,8 @@ with the options that it was compiled with:
     with epbuild.runtime.open("dist/classifier") as group:
         probabilities = group["classifier"].run(None, {"image": image})
 
-It requires only onnxruntime, and Python 3.10 or later. It uses no other part of epbuild, so this folder can be copied into an application.
+It requires only onnxruntime, Python 3.10 or later and, for encrypted files, the package cryptography. It uses no other part of epbuild, so
+this folder can be copied into an application.
 `docs/guides/runtime.md` describes how the variant is selected.
 
 Threads: groups may be opened and closed from any thread. A lock guards the state that plugin EPs keep for the whole process:

@@ -90,7 +90,7 @@ def _check_fit(
     """
     for file in (*variant.models.values(), *variant.files):
         is_context = file in variant.files and file not in variant.data
-        if is_context and file in contents and not is_file(file):
+        if is_context and file in contents and not is_file(file) and file not in variant.encrypted:
             raise _Unfit(
                 f"has the context binary {file} only in memory, but EPs read it from a file; write it there, or embed it"
             )

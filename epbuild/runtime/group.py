@@ -12,6 +12,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
 from .contents import Content, Contents, check_files
+from .decryption import Decryption, read_key
 from .devices import Fit, choose, process_wide
 from .operators import Places, register
 from .sdks import describe_newer_sdk
@@ -91,7 +92,7 @@ class Group(Mapping[str, "InferenceSession"]):
                 warnings.warn(message, ResourceWarning, stacklevel=2)
 
 
-def open_group(
+def open_group(  # noqa: PLR0913 - these are options of a public function
     path: str | os.PathLike[str],
     *,
     group: str | None = None,
@@ -100,6 +101,7 @@ def open_group(
     configure: Callable[[str, SessionOptions], None] | None = None,
     custom_ops: Places | None = None,
     files: Mapping[str, Content] | None = None,
+    decrypt: bytes | str | None = None,
 ) -> Group:
     """Open the group at `path`: a manifest, a folder with one manifest, or a folder of variants.
 
@@ -111,24 +113,26 @@ def open_group(
     application's own options, such as threads, logging and profiling. `custom_ops` maps names of custom operator libraries in the
     manifest to their paths on this machine. Libraries that a Python package ships are found automatically. `files` has the content of
     files in memory, by their paths relative to the folder at `path`: manifests, models and external data. All other files are read from
-    the disk. EPs read context binaries from the disk, unless the models embed their contexts.
+    the disk. EPs read context binaries from the disk, unless the models embed their contexts. `decrypt` is the key of encrypted files: 32
+    bytes, or their text in hex or Base64. Files are decrypted only in memory.
 
     Raises OpenError if no variant fits this machine, if several variants may fit equally well, if a session cannot be created,
     or if an argument is invalid. Errors of `configure` are raised unchanged.
     """
     _check_arguments(path, group, target, devices, configure)
     check_files(files)
-    places = _check_places(custom_ops)
+    places, key = _check_places(custom_ops), read_key(decrypt)
     onnxruntime = _import_onnxruntime()
     contents = Contents(Path(path), files)
     manifests = {manifest: bytes(contents[manifest]) for manifest in contents.list_manifests()}
     variants = select(read_variants(manifests) or find_variants(Path(path)), Path(path), group, target)
     fit = choose(onnxruntime, variants, devices, places, contents)
+    decryption = Decryption(fit.variant, contents, key)
     sessions: dict[str, InferenceSession] = {}
     with process_wide:
         try:
             for model in fit.variant.models:
-                sessions[model] = _open_session(onnxruntime, fit, model, configure, contents)
+                sessions[model] = _open_session(onnxruntime, fit, model, configure, contents, decryption)
         except BaseException:
             _close(sessions)
             raise
@@ -184,6 +188,7 @@ def _open_session(
     model: str,
     configure: Callable[[str, SessionOptions], None] | None,
     contents: Contents,
+    decryption: Decryption,
 ) -> InferenceSession:
     variant, file = fit.variant, fit.variant.models[model]
     options = onnxruntime.SessionOptions()
@@ -204,15 +209,22 @@ def _open_session(
             options.add_session_config_entry(key, value)
         if variant.share_weights and is_compiled and model not in variant.alone:
             options.add_session_config_entry("ep.share_ep_contexts", "1")
-        source = _pass_contents(options, variant, file, contents)
+        if is_compiled:
+            decryption.register(options, file)
+        source = _pass_contents(options, variant, file, contents, decryption)
         # The fallback is disabled: it prints, tries the CPU EP, which cannot run compiled models, and hides the first error.
         return onnxruntime.InferenceSession(source, sess_options=options, enable_fallback=0)
+    except OpenError:
+        raise
     except Exception as error:  # ONNX Runtime's exceptions have no common base class
+        decryption.raise_failure()
         details = [newer] if newer is not None else []
         raise OpenError("EPB636", f"ONNX Runtime cannot open {file} for {variant.target}: {error}", *details) from error
 
 
-def _pass_contents(options: SessionOptions, variant: Variant, file: Path, contents: Contents) -> str | bytes:
+def _pass_contents(
+    options: SessionOptions, variant: Variant, file: Path, contents: Contents, decryption: Decryption
+) -> str | bytes:
     """Return a model's path, or its content if it is in memory. Add the options with which ONNX Runtime then finds the other files."""
     # ONNX Runtime keeps no reference to the data, so `contents` must live until the session is created.
     named = {data.relative_to(file.parent).as_posix(): data for data in sorted(variant.data) if data.is_relative_to(file.parent)}
@@ -221,11 +233,13 @@ def _pass_contents(options: SessionOptions, variant: Variant, file: Path, conten
         options.add_external_initializers_from_files_in_memory(
             list(held), list(held.values()), [len(data) for data in held.values()]
         )
-    if file not in contents:
+    if file not in contents and file not in decryption:
         return str(file)
     options.add_session_config_entry("ep.context_file_path", str(file.absolute()))
     if len(held) < len(named):
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(file.parent.absolute()))
+    if file in decryption:
+        return decryption.read(file)
     content = contents[file]
     return content if isinstance(content, bytes) else bytes(content)
 

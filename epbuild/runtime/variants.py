@@ -89,6 +89,10 @@ class Variant:
     """Configuration entries for each run of a compiled model."""
     adapters: Mapping[str, Path] = field(default_factory=dict)
     """LoRA adapters, by file name."""
+    encrypted: Mapping[Path, str] = field(default_factory=dict)
+    """Names under which files were encrypted, by path."""
+    key_id: str | None = None
+    """Name of the key of the encrypted files, if the recipe has one."""
 
 
 def read_variants(manifests: Mapping[Path, bytes]) -> list[Variant]:
@@ -189,6 +193,12 @@ def _read_variant(path: Path, document: Any) -> Variant:
             run_options=_check_dict_of_texts(target.get("run_options", {}), "run_options"),
             adapters={file.name: file for file, role in listed if role == _ADAPTER},
             uncompiled=frozenset(model["name"] for model in models if model.get("compiled") is False),
+            encrypted={
+                path.parent / _check_relative_path(item["path"]): item["path"]
+                for item in _check_list_of_dicts(document.get("files", []), "files")
+                if "plain" in item
+            },
+            key_id=document.get("encryption", {}).get("key_id"),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise OpenError("EPB632", f"the manifest {path} is invalid: {type(error).__name__}: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -33,7 +34,9 @@ groups:
   embedded: {models: [data], expect: {fallback_nodes: any}, compile: {embed: true}}
 outputs:
   - {layout: directory, path: "dist/${group}"}
+  - {layout: directory, path: shipped, groups: [embedded], encrypt: {key_variable: CONTEXT_KEY}}
 """
+KEY = "5a" * 32
 SIZE = 64
 RUN = """
 import os, shutil, sys
@@ -43,7 +46,7 @@ import epbuild.runtime
 
 def run(path, names=(), **options):
     files = {name: (Path(path) / name).read_bytes() for name in names}
-    with epbuild.runtime.open(path, files=files) as group:
+    with epbuild.runtime.open(path, files=files, **options) as group:
         return group["data"].run(None, {"x": x})[0]
 
 os.chdir(sys.argv[1])
@@ -63,6 +66,7 @@ files = {name: Path("files", name).read_bytes() for name in names}
 shutil.copytree("files", "rest", ignore=shutil.ignore_patterns(*names))
 with epbuild.runtime.open("rest", files=files) as group:
     assert numpy.array_equal(group["data"].run(None, {"x": x})[0], expected)
+assert numpy.array_equal(run("../shipped", decrypt="5a" * 32), expected)
 print("equal")
 """
 
@@ -86,14 +90,28 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), project.folder / "data.onnx")
     project.recipe.write_text(RECIPE, encoding="utf-8")
-    project.build()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTEXT_KEY", KEY)
+        project.build()
     return project
 
 
-def test_the_runtime_opens_models_and_data_from_memory(built: Project) -> None:
+@pytest.fixture
+def cryptography_folder(tmp_path: Path) -> Path:
+    """Return a folder with only the package cryptography, for an interpreter that lacks it."""
+    for name in ("cryptography", "cffi", "_cffi_backend"):
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        place = Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
+        (tmp_path / place.name).symlink_to(place)
+    return tmp_path
+
+
+def test_the_runtime_opens_models_and_data_from_memory(built: Project, cryptography_folder: Path) -> None:
     done = subprocess.run(
         [toolchain_python("onnxruntime-qnn==2.7.0"), "-c", RUN, built.folder / "dist"],
-        env={**os.environ, "PYTHONPATH": str(RECIPES.parent)},
+        env={**os.environ, "PYTHONPATH": f"{RECIPES.parent}{os.pathsep}{cryptography_folder}"},
         capture_output=True,
         text=True,
         timeout=120,

@@ -14,36 +14,26 @@ from epbuild.runtime.encryption import (
     CHUNK_BYTES,
     MAGIC,
     EncryptionError,
-    Encryptor,
     decrypt,
-    make_header,
     parse_key,
     read_header,
 )
+from tests.support.encrypted_files import KEY, encrypted
 
-KEY, OTHER = bytes(range(32)), bytes(32)
+NAME = "m/x.bin"
+OTHER = bytes(32)
 SIZES = (0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES)
 
 
-def encrypted(content: bytes, key: bytes = KEY, name: str = "m/x.bin", piece: int = 1 << 20) -> bytes:
-    header, out = make_header(key, name, len(content), hashlib.sha256(content).hexdigest()), io.BytesIO()
-    encryptor = Encryptor(header, key, out.write)
-    for start in range(0, len(content), piece):
-        encryptor.add(memoryview(content)[start : start + piece])
-    encryptor.finish()
-    assert out.tell() == header.file_size
-    return out.getvalue()
-
-
-def decrypted(data: bytes, key: bytes = KEY, name: str = "m/x.bin") -> bytes:
+def decrypted(data: bytes, key: bytes = KEY, name: str = NAME) -> bytes:
     return b"".join(decrypt(io.BytesIO(data), key, name)[1])
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_content_comes_back_whatever_the_pieces(size: int) -> None:
     content = hashlib.shake_128(b"content").digest(size)
-    whole = encrypted(content)
-    assert encrypted(content, piece=40_000) == whole  # equal input, equal bytes
+    whole = encrypted(content, NAME)
+    assert encrypted(content, NAME, piece=40_000) == whole  # equal input, equal bytes
     assert decrypted(whole) == content
     header = read_header(io.BytesIO(whole))
     assert header is not None
@@ -53,11 +43,11 @@ def test_content_comes_back_whatever_the_pieces(size: int) -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(("x", "m/ü.bin", "é" * 100)))
 def test_any_content_and_name_come_back(content: bytes, name: str) -> None:
-    assert decrypted(encrypted(content, name=name), name=name) == content
+    assert decrypted(encrypted(content, name), name=name) == content
 
 
 def test_every_flipped_bit_and_every_truncation_is_refused() -> None:
-    whole = encrypted(b"weights")
+    whole = encrypted(b"weights", NAME)
     for index in range(8 * len(whole)):
         changed = bytearray(whole)
         changed[index // 8] ^= 1 << index % 8
@@ -69,7 +59,7 @@ def test_every_flipped_bit_and_every_truncation_is_refused() -> None:
 
 
 def test_missing_additional_and_reordered_chunks_are_refused() -> None:
-    whole = encrypted(bytes(3 * CHUNK_BYTES))
+    whole = encrypted(bytes(3 * CHUNK_BYTES), NAME)
     step = CHUNK_BYTES + 16
     start = len(whole) - 3 * step
     head, chunks = whole[:start], [whole[start + i * step : start + (i + 1) * step] for i in range(3)]
@@ -80,7 +70,7 @@ def test_missing_additional_and_reordered_chunks_are_refused() -> None:
 
 def test_pieces_before_a_damaged_chunk_are_authentic() -> None:
     content = bytes(2 * CHUNK_BYTES)
-    damaged = bytearray(encrypted(content))
+    damaged = bytearray(encrypted(content, NAME))
     damaged[-1] ^= 1
     _, pieces = decrypt(io.BytesIO(bytes(damaged)), KEY, "m/x.bin")
     assert next(pieces) == content[:CHUNK_BYTES]
@@ -89,7 +79,7 @@ def test_pieces_before_a_damaged_chunk_are_authentic() -> None:
 
 
 def test_wrong_keys_names_and_files_have_their_own_messages() -> None:
-    whole = encrypted(b"weights")
+    whole = encrypted(b"weights", NAME)
     for data, key, name, message in (
         (whole, OTHER, "m/x.bin", "was encrypted with another key"),
         (whole, KEY, "m/y.bin", "was encrypted under another name, 'm/x.bin'"),
@@ -103,7 +93,7 @@ def test_wrong_keys_names_and_files_have_their_own_messages() -> None:
 
 
 def test_each_content_name_and_key_gives_other_bytes() -> None:
-    files = {encrypted(b"a"), encrypted(b"b"), encrypted(b"a", name="n"), encrypted(b"a", key=OTHER)}
+    files = {encrypted(b"a", NAME), encrypted(b"b", NAME), encrypted(b"a", "n"), encrypted(b"a", NAME, OTHER)}
     assert len({data[-17:] for data in files}) == 4
 
 

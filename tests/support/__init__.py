@@ -12,6 +12,7 @@ Run epbuild:
     moments: call a function of the test at one moment of a program
 
 Builds without an EP:
+    encrypted_files: encrypted files, and their key
     fake_builds: a small recipe with a fake toolchain and a fake worker
     fake_sessions: an onnxruntime whose models define how their sessions behave
     worker_listener: a listener that keeps the reports and logs of a worker

@@ -60,7 +60,7 @@ _TOPICS = {
     "Results and artifacts": "600-619 655-657",
     "Relinking, merging and wrapping": "620-629 668",
     "Comparing and unpacking": "630-631 637-638",
-    "Loading with `epbuild.runtime`": "632-636 654",
+    "Loading with `epbuild.runtime`": "632-636 654 658",
     "Loading and running models": "640-645 669",
     "Numbers": "646-649 665-667",
     "Comparing with `--rebuild-and-compare`": "650-653",
