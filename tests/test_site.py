@@ -20,6 +20,7 @@ import cmarkgfm
 import pytest
 import yaml
 from cmarkgfm.cmark import Options
+from playwright.sync_api import Error
 
 from epbuild.commands.schema import SCHEMAS, build_editor_schema
 from tests.support.browser import opened_browser
@@ -29,6 +30,18 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))
 COUNTED = {"h1", "h2", "h3", "h4", "li", "ol", "pre", "table", "td", "th", "ul"}
 """Elements that differ between the two dialects of Markdown unless a document is written for both."""
+
+FIRST_FOUND = {
+    "install": "getting-started/installation/",
+    "dynamic shape": "guides/input-sizes/",
+    "environment variable": "reference/environment/",
+    "init": "getting-started/tutorial/",
+    "quantize": "guides/preparations/",
+    "cache": "guides/remote-cache/",
+    "Windows": "guides/windows/",
+}
+"""Pages that the search must list first."""
+IS_FIRST = "page => document.querySelector('a.md-search-result__link')?.href.split('?')[0] == page"
 
 
 class Settings(yaml.SafeLoader):
@@ -188,4 +201,11 @@ def test_search_and_copy_work_on_a_desktop_and_on_a_phone(address: str) -> None:
         )
         found.first.wait_for(timeout=120_000)
         assert "internals/facts/" in "".join(one.get_attribute("href") or "" for one in found.all())
+        for query, first in FIRST_FOUND.items():
+            page.locator("input.md-search__input").fill(query[:-1])
+            page.keyboard.type(query[-1])
+            try:
+                page.wait_for_function(IS_FIRST, arg=f"{address}{first}", timeout=10_000)
+            except Error:
+                pytest.fail(f"search for {query!r} does not find {first} first, but {found.first.get_attribute('href')}")
     assert wrong == []

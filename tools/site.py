@@ -17,6 +17,15 @@ _FENCED = re.compile(r"(^[ ]*```.*?^[ ]*```)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _HOME = "index.md"
+_BOOSTS = {
+    "internals/": 0.2,
+    "reference/": 0.3,
+    "reference/environment.md": 2.0,
+    "guides/input-sizes.md": 2.0,
+    "guides/remote-cache.md": 2.0,
+    "getting-started/tutorial.md": 2.0,
+}
+"""Weights of pages in the search by path or folder. Front matter would also be visible on the forge."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -29,7 +38,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Return a page for the site, without comments. The home page has no navigation beside it."""
+    """Return a page for the site, without comments, and set its weight in the search. The home page has no navigation beside it."""
+    folder = f"{posixpath.dirname(page.file.src_uri)}/"
+    page.meta["search"] = {"boost": _BOOSTS.get(page.file.src_uri, _BOOSTS.get(folder, 1.0))}
     if page.file.src_uri == _HOME:
         page.meta["hide"] = ["navigation"]
     return document(markdown, posixpath.join("docs", posixpath.dirname(page.file.src_uri)).rstrip("/"))
