@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -199,6 +200,68 @@ def test_the_action_builds_without_a_lock_and_suggests_a_lock(programs: str, tmp
     [run] = Ci(project.folder, tmp_path, {}, programs=programs).github(workflow)["x"]
     assert succeeded([run])
     assert "::notice::epbuild.yaml has no lock: run `epbuild lock` and commit its file" in run.log
+
+
+FAKE = """\
+#!/bin/sh
+case "$*" in
+  --version) echo "epbuild 1" ;;
+  "cache --json") printf '{\\n    "place": "%s",\\n}\\n' "$EPBUILD_TOOLCHAIN_DIR" ;;
+  "validate --explain epbuild.yaml") cat epbuild.yaml ;;
+  *) for name in $(sed -n 's/^  \\(.*\\): {packages.*/\\1/p' epbuild.yaml); do
+       [ -e "$EPBUILD_TOOLCHAIN_DIR/$name/complete" ] || echo "installs $name"
+       mkdir -p "$EPBUILD_TOOLCHAIN_DIR/$name"; touch "$EPBUILD_TOOLCHAIN_DIR/$name/complete"
+     done ;;
+esac
+"""
+"""Program that installs every toolchain of a recipe as an empty folder."""
+TWO = "epbuild: 1\ntoolchains:\n  one: {packages: [x==1]}\n  two: {packages: [y==1]}\nmodels: [a.onnx]\n"
+
+
+def cached_runs(folder: Path, recipes: Iterable[str], **inputs: str) -> list[str]:
+    """Run the action with an epbuild that only installs toolchains, once for each recipe. Return the logs."""
+    for name in ("checkout", "programs"):
+        (folder / name).mkdir()
+    program = folder / "programs" / "epbuild"
+    program.write_text(FAKE, encoding="utf-8")
+    program.chmod(0o755)
+    workflow = folder / "w.yml"
+    workflow.write_text(
+        json.dumps({"jobs": {"x": {"steps": [{"uses": "epbuild/epbuild@COMMIT", "with": inputs}]}}}), encoding="utf-8"
+    )
+    ci = Ci(folder / "checkout", folder, {"EPBUILD_TOOLCHAIN_DIR": str(folder / "toolchains")}, programs=str(program.parent))
+    logs = []
+    for recipe in recipes:
+        (ci.checkout / "epbuild.yaml").write_text(recipe, encoding="utf-8")
+        [run] = ci.github(workflow)["x"]
+        assert succeeded([run])
+        logs.append(" ".join(re.findall(r"installs \w+", run.log)))
+        shutil.rmtree(folder / "toolchains", ignore_errors=True)
+    return logs
+
+
+def test_the_action_keeps_toolchains_until_the_recipe_needs_others(tmp_path: Path) -> None:
+    edited, other = TWO.replace("a.onnx", "b.onnx"), TWO.replace("y==1", "y==2")
+    assert cached_runs(tmp_path, [TWO, edited, other]) == ["installs one installs two", "", "installs one installs two"]
+
+
+@pytest.mark.parametrize("inputs", [{"signing-key": "secret"}, {"cache-toolchains": "false"}, {"arguments": "--no-compile"}])
+def test_the_action_restores_no_toolchains_for_jobs_that_should_not_run_them(inputs: dict[str, str], tmp_path: Path) -> None:
+    assert cached_runs(tmp_path, [TWO, TWO], **inputs) == ["installs one installs two"] * 2
+
+
+@pytest.mark.exhaustive
+def test_restored_toolchains_compile(programs: str, tmp_path: Path) -> None:
+    project = copy_of_quickstart(tmp_path / "checkout", tmp_path / "unused")
+    workflow = tmp_path / "w.yml"
+    workflow.write_text("jobs: {x: {steps: [{uses: epbuild/epbuild@COMMIT}]}}", encoding="utf-8")
+    own = {"EPBUILD_TOOLCHAIN_DIR": str(tmp_path / "toolchains")}
+    ci = Ci(project.folder, tmp_path, own, programs=programs)
+    [first] = ci.github(workflow)["x"]
+    shutil.rmtree(tmp_path / "toolchains")
+    [second] = ci.github(workflow)["x"]
+    assert succeeded([first, second])
+    assert [("ready " in run.log, BUILT in run.log) for run in (first, second)] == [(True, True), (False, True)]
 
 
 def test_the_action_refuses_an_unknown_command(tmp_path: Path) -> None:

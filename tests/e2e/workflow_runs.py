@@ -101,6 +101,7 @@ class Ci:
         own = {variable: str(value(text, known)) for variable, text in job.get("env", {}).items()}
         own.pop("EPBUILD_TOOLCHAIN_DIR", None)  # installing them takes long
         environment |= {**own, "GITHUB_ACTIONS": "true", "RUNNER_TEMP": str(folder / "temp")}
+        environment |= {"RUNNER_OS": "Linux", "RUNNER_ARCH": "X64"}
         run = Ran("success", folder)
         steps: dict[str, Any] = {}
         for step in job["steps"]:
@@ -133,12 +134,12 @@ class Ci:
                     self._github_step(each, inside, environment, run)
             outputs = {name: value(item["value"], inside) for name, item in action["outputs"].items()}
         else:
-            self._action(uses, given, run)
+            outputs = self._action(uses, given, run)
         if "id" in step:
             known["steps"][step["id"]] = {"outputs": outputs}
 
-    def _action(self, uses: str, given: Mapping[str, Any], run: Ran) -> None:
-        """Run a third-party action."""
+    def _action(self, uses: str, given: Mapping[str, Any], run: Ran) -> dict[str, str]:
+        """Run a third-party action, and return its outputs."""
         project = run.folder / "project"
         match uses:
             case "actions/checkout" | "actions/setup-python":
@@ -147,6 +148,7 @@ class Ci:
                 keys = [key for key in self.kept if key == given["key"] or key.startswith(given["restore-keys"])]
                 if keys:
                     copy(self.kept[keys[-1]], project / given["path"])
+                return {"cache-matched-key": keys[-1] if keys else ""}
             case "actions/cache/save":
                 place = self.scratch / "kept" / str(len(self.kept))
                 copy(project / given["path"], place)
@@ -155,6 +157,7 @@ class Ci:
                 assert any((project / given["path"]).rglob("*"))
             case _:
                 raise AssertionError(f"an action that this test does not know: {uses}")
+        return {}
 
     def _shell(self, script: str, variables: Mapping[str, str], environment: dict[str, str], run: Ran) -> dict[str, str]:
         files = {name: run.folder / "temp" / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_PATH", "GITHUB_STEP_SUMMARY")}
@@ -214,7 +217,7 @@ def copy(source: Path, target: Path) -> None:
     """Copy a file or a folder."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        shutil.copytree(source, target)
+        shutil.copytree(source, target, symlinks=True)
     else:
         shutil.copyfile(source, target)
 
