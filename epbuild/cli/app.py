@@ -54,6 +54,7 @@ _PANELS = {
         "inspect": "Show the contents of EPContext models.",
         "verify": "Check artifacts, and optionally load and run their models.",
         "diff": "Compare two artifacts.",
+        "bisect": "Find the nodes that fail to compile, or compute wrong numbers.",
         "relink": "Embed, extract, rename or move a context binary.",
         "merge": "Merge EPContext models into one.",
         "wrap": "Write EPContext models for a context binary of another tool.",

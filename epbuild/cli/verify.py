@@ -35,7 +35,7 @@ def _parse_pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _parse_range(text: str) -> tuple[str, tuple[float, float]]:
+def parse_range(text: str) -> tuple[str, tuple[float, float]]:
     name, _, bounds = text.rpartition("=")
     low, _, high = bounds.partition("..")
     try:
@@ -44,7 +44,7 @@ def _parse_range(text: str) -> tuple[str, tuple[float, float]]:
         raise typer.BadParameter(f"invalid range '{text}': expected INPUT=LOW..HIGH, such as ids=0..31999") from None
 
 
-def _parse_metric(text: str) -> tuple[str, float]:
+def parse_metric(text: str) -> tuple[str, float]:
     name, _, number = text.partition("=")
     if name not in METRICS:
         raise typer.BadParameter(f"unknown metric '{name}'; available: {', '.join(METRICS)}")
@@ -162,7 +162,7 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
         list[Any],
         declare_options(
             "--range",
-            parser=_parse_range,
+            parser=parse_range,
             metavar="INPUT=LOW..HIGH",
             help="Range of generated numbers for an input, including both bounds.",
         ),
@@ -171,7 +171,7 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
         list[Any],
         declare_options(
             "--metric",
-            parser=_parse_metric,
+            parser=parse_metric,
             metavar="NAME=NUMBER",
             help=f"Threshold of a metric: {', '.join(METRICS)}.",
             default="from the catalog",

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, UnsetType
 
@@ -20,6 +20,7 @@ from epbuild.verify.findings import Finding, Fitness, Outcome
 
 if TYPE_CHECKING:  # Import for types only: `verify` does not need doctor's checks.
     from epbuild.catalog.entries import EpEntry
+    from epbuild.commands.bisect.bisection import Bisection
     from epbuild.commands.doctor.devices import EpHealth, ToolchainHealth
     from epbuild.commands.doctor.doctor import Diagnoses
 
@@ -257,3 +258,67 @@ def _build_ep_view(found: EpHealth) -> EpView:
     tried = found.attempt
     attempt = None if tried is None else build_view(AttemptView, tried, compiled=tried.seconds is not None)
     return build_view(EpView, found, missing=found.missing or None, limit=found.limit or None, attempt=attempt)
+
+
+class PartNodeView(View, frozen=True, kw_only=True):
+    """Node of a faulty part."""
+
+    node: str
+    """Name of the node, or of its first output if the node has no name."""
+    operator: str
+    """Operator, with its domain unless it is ONNX's own."""
+    output: str
+    """Name of its first output. Empty for fallback nodes."""
+    reason: str | None
+    """Reason that the EP reported for not taking the node."""
+
+
+class TensorView(View, frozen=True, kw_only=True):
+    """Value in the model, computed on the CPU EP and on the target's EP."""
+
+    tensor: str
+    """Name of the value."""
+    operator: str
+    """Operator that computes the value."""
+    expected: float
+    """Largest finite magnitude on the CPU EP."""
+    got: float | None
+    """Largest finite magnitude on the target's EP; null if the value was not measured."""
+    snr_db: float | None
+    """Accuracy of the value; null if undefined or not measured."""
+    bad: bool
+    """True if the value is beyond the threshold."""
+
+
+class BisectionDocument(Document, frozen=True, kw_only=True):
+    """Document that `bisect --json` prints."""
+
+    step: str
+    """Id of the compile step."""
+    model: str
+    """Name of the model."""
+    target: str
+    """Name of the target."""
+    fault: Literal["compile", "fallback", "numbers", "source"] | None
+    """Kind of fault: the part does not compile, is not taken by the EP, computes other values, or is NaN on the CPU EP too."""
+    message: str
+    """Result in one sentence."""
+    reason: str
+    """Error of the EP, or metrics of the wrong value. May be empty."""
+    advice: tuple[str, ...]
+    """Suggested fixes."""
+    compiles: int
+    """Number of compiles, including those whose result was in the store."""
+    nodes: int
+    """Number of nodes of the model, without constants."""
+    part: tuple[PartNodeView, ...]
+    """Nodes of the faulty part. Empty without a fault."""
+    tensors: tuple[TensorView, ...]
+    """Values before and after the first wrong node. Empty for other faults."""
+    files: tuple[str, ...]
+    """Files that reproduce the fault."""
+
+
+def build_bisection_document(found: Bisection) -> BisectionDocument:
+    """Return the document of a search for a fault."""
+    return build_view(BisectionDocument, found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epbuild.core.redact import conceal_text, redact
@@ -12,10 +13,11 @@ from epbuild.core.shown import format_columns
 from epbuild.core.units import format_count
 from epbuild.report.formatting import join_names
 from epbuild.report.terminal.screen import BOLD, DIM, WIDTH, has_colors, paint, print_line, print_lines, wrap
-from epbuild.verify.findings import Finding, Outcome
+from epbuild.verify.findings import Finding, Outcome, format_sentence
 
 if TYPE_CHECKING:  # Import for types only: `verify` does not need doctor's checks.
     from epbuild.catalog.entries import EpEntry
+    from epbuild.commands.bisect.bisection import Bisection, TensorRow
     from epbuild.commands.doctor.devices import EpHealth
     from epbuild.commands.doctor.doctor import Diagnoses
     from epbuild.commands.doctor.health import HealthCheck, HealthState
@@ -23,6 +25,7 @@ if TYPE_CHECKING:  # Import for types only: `verify` does not need doctor's chec
 _OUTCOMES: tuple[Outcome, ...] = ("failed", "skipped", "passed")
 _OUTCOME_COLORS: dict[Outcome, str] = {"passed": "32", "failed": "31", "skipped": "33"}
 _MAX_SUBJECTS = 3
+_MAX_PART = 20
 _STATE_COLORS: dict[HealthState, str] = {"ok": "32", "note": "36", "warning": "33", "error": "31"}
 _STATE, _TOPIC = 9, 14
 
@@ -142,3 +145,40 @@ def _format_check(check: HealthCheck, subject: str, *, color: bool) -> list[str]
         hint = wrap(f"{check.hint}{code}", width=WIDTH - len(margin) - 2)
         lines += [f"{margin}{'> ' if number == 0 else '  '}{line}" for number, line in enumerate(hint)]
     return lines
+
+
+def print_bisection(found: Bisection) -> None:
+    """Print the faulty part of a model, the values around it, the reason and the advice."""
+    color = has_colors(sys.stdout)
+    for line in wrap(f"{found.model}: {found.message} ({format_count(found.compiles, 'compile')}).", others="  "):
+        print_line(paint(line, BOLD, color) if found.fault else line)
+    if found.part:
+        rows = [("node", "operator"), *((row.node, row.operator) for row in found.part[:_MAX_PART])]
+        _print_table(rows, len(found.part) - _MAX_PART)
+    if found.tensors:
+        _print_table([("value", "operator", "CPU EP", "EP", "snr_db", ""), *map(_format_tensor, found.tensors)])
+    texts = [format_sentence(found.reason)] if found.reason else []
+    if found.files:
+        folder, names = Path(found.files[0]).parent, (Path(file).name for file in found.files)
+        texts.append(f"To reproduce the fault, use {', '.join(names)} in {folder.as_posix()}.")
+    for text in (*texts, *found.advice):
+        print_lines(wrap(text, others="  ", long_words=False))
+
+
+def _print_table(rows: Sequence[tuple[str, ...]], more: int = 0) -> None:
+    """Print rows as an indented table. The first cell of a row may lose its beginning, because names of nodes differ at their end."""
+    room = WIDTH - 2 - sum(2 + max(map(len, column)) for column in list(zip(*rows, strict=True))[1:])
+    shown = [(name if len(name) <= room else f"...{name[3 - room :]}", *cells) for name, *cells in rows]
+    print_lines(["", *(f"  {line}" for line in format_columns(shown)), *([f"  and {more} more"] if more > 0 else []), ""])
+
+
+def _format_tensor(row: TensorRow) -> tuple[str, ...]:
+    got = "" if row.got is None else f"{row.got:.5g}"
+    return (
+        row.tensor,
+        row.operator,
+        f"{row.expected:.5g}",
+        got,
+        "" if row.snr_db is None else f"{row.snr_db:.1f}",
+        "wrong" if row.bad else "",
+    )

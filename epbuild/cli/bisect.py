@@ -1,0 +1,85 @@
+"""`epbuild bisect`: find the part of a model that is at fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from epbuild.catalog.facts import METRICS, Thresholds
+from epbuild.cli import arguments
+from epbuild.cli.options import Excludes, UsageError, declare_option, declare_options, make_application
+from epbuild.cli.verify import parse_metric, parse_range
+from epbuild.commands.bisect.bisection import BisectRequest
+from epbuild.commands.bisect.bisection import bisect as find_fault
+from epbuild.recipe.model import MadeInputs
+from epbuild.report.json.checks import build_bisection_document
+from epbuild.report.json.documents import print_json
+from epbuild.report.listeners import WaitingRow
+from epbuild.report.terminal.checks import print_bisection
+
+app = make_application()
+
+_RULES = (
+    Excludes(
+        ("--inputs",), ("--seed", "--range"), "--inputs names the inputs, but --seed and --range generate them: choose one kind"
+    ),
+)
+
+
+@app.command(
+    rules=_RULES,
+    exits={0: "no fault was found", 1: "a fault was found, or the search failed"},
+)
+def bisect(
+    target: arguments.TargetStep,
+    *,
+    inputs: Annotated[
+        Path | None,
+        declare_option(
+            "--inputs",
+            metavar="PATH",
+            help="Inputs for the model: a .npz file, or a folder of ONNX test sets.",
+            default="inputs of the recipe's verify, or generated inputs",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, declare_option("--seed", min=0, metavar="N", help="Seed of generated inputs.", default="0")
+    ] = None,
+    ranges: Annotated[
+        list[Any],
+        declare_options(
+            "--range",
+            parser=parse_range,
+            metavar="INPUT=LOW..HIGH",
+            help="Range of generated numbers for an input, including both bounds.",
+        ),
+    ],
+    metrics: Annotated[
+        list[Any],
+        declare_options(
+            "--metric",
+            parser=parse_metric,
+            metavar="NAME=NUMBER",
+            help=f"Threshold of a metric: {', '.join(METRICS)}.",
+            default="from the recipe or the catalog",
+        ),
+    ],
+    settings: arguments.Settings,
+    json: arguments.Json = False,
+) -> int:
+    """Find the smallest part of a model that fails to compile, or the first node that computes other values than on the CPU EP.
+
+    STEP is a compile step. The part, its inputs and its expected outputs are written to .epbuild/bisect.
+    """
+    recipe, steps, _ = target.selection()
+    if not steps:
+        raise UsageError(f"'{recipe}' is a recipe: name a step as well, such as 'compile:main/phone/model'")
+    made = MadeInputs(seed or 0, 1, dict(ranges)) if seed is not None or ranges else None
+    request = BisectRequest(recipe, steps[0], tuple(settings), inputs, made, Thresholds(**dict(metrics)))
+    with WaitingRow() as waiting:
+        found = find_fault(request, waiting)
+    if json:
+        print_json(build_bisection_document(found))
+    else:
+        print_bisection(found)
+    return 0 if found.fault is None else 1
