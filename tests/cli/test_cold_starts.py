@@ -34,6 +34,7 @@ COMMANDS = {
     "relink relu.onnx": 2,
     "merge relu.onnx": 2,
     "wrap nowhere.bin": 2,
+    "bisect compile:nothing": 2,
     "lock --check": 1,
     "log compile:main/phone/relu": 1,
     "schema recipe": 0,

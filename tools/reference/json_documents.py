@@ -60,6 +60,7 @@ DOCUMENTS = (
     _Document("inspect --json FILE", inspected.InspectedModel),
     _Document("inspect --json FILE FILE..., inspect --json FOLDER", inspected.Inspection),
     _Document("verify --json", checks.FindingsDocument),
+    _Document("bisect --json STEP", checks.BisectionDocument),
     _Document("diff --json", artifacts.ComparisonDocument),
     _Document("wrap --json BINARY", artifacts.WrappedDocument),
     _Document("import --json", build.ImportedDocument),

@@ -157,6 +157,8 @@ def print_bisection(found: Bisection) -> None:
         _print_table(rows, len(found.part) - _MAX_PART)
     if found.tensors:
         _print_table([("value", "operator", "CPU EP", "EP", "snr_db", ""), *map(_format_tensor, found.tensors)])
+    if found.part:
+        print_line("")
     texts = [format_sentence(found.reason)] if found.reason else []
     if found.files:
         folder, names = Path(found.files[0]).parent, (Path(file).name for file in found.files)
@@ -169,7 +171,7 @@ def _print_table(rows: Sequence[tuple[str, ...]], more: int = 0) -> None:
     """Print rows as an indented table. The first cell of a row may lose its beginning, because names of nodes differ at their end."""
     room = WIDTH - 2 - sum(2 + max(map(len, column)) for column in list(zip(*rows, strict=True))[1:])
     shown = [(name if len(name) <= room else f"...{name[3 - room :]}", *cells) for name, *cells in rows]
-    print_lines(["", *(f"  {line}" for line in format_columns(shown)), *([f"  and {more} more"] if more > 0 else []), ""])
+    print_lines(["", *(f"  {line}" for line in format_columns(shown)), *([f"  and {more} more"] if more > 0 else [])])
 
 
 def _format_tensor(row: TensorRow) -> tuple[str, ...]:
