@@ -1,1 +1,1 @@
-"""`epbuild bisect`: find the part of a model that fails to compile, or that computes wrong numbers."""
+"""`epbuild bisect`: search for the nodes of a model that are at fault."""

@@ -1,4 +1,4 @@
-"""Probes of `bisect`: compile a model or an excerpt for a target, and compare its values with those of the CPU EP."""
+"""Probes of `bisect`: compiles of excerpts, and comparisons with the CPU EP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches that probe as few parts of a graph as possible. They know no models and no EPs.
+"""Searches with few probes of a graph. They know no models and no EPs.
 
 Nodes are numbers in topological order: a node's parents have smaller numbers.
 """

@@ -1,4 +1,4 @@
-"""Excerpts of a model: some nodes as a model of their own, and copies with inner values as additional outputs.
+"""Excerpts of a model, and copies with inner values as additional outputs.
 
 Nodes are identified by their index in the graph. Constants are nodes that depend only on initializers and on shapes. They belong to no
 excerpt: each excerpt has copies of the constants that it needs, because EPs need constant weights and constant shapes.
