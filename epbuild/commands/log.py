@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -13,11 +14,15 @@ from epbuild.cache.state import Configuration, StepRecord
 from epbuild.cache.workspace import Workspace, get_log_path
 from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError, Problem
+from epbuild.core.safepath import is_regular
+from epbuild.core.shown import escape_log
 from epbuild.plan.steps import Plan
 from epbuild.remote.settings import RemoteSettings
 from epbuild.session.shared_results import open_remote_cache
 
 _CHUNK = 1 << 16
+_MAX_LINES = 100
+_MAX_BYTES = 1 << 15
 
 
 def list_logged_steps(plan: Plan, workspace: Workspace, recipe: Path) -> list[str]:
@@ -44,6 +49,22 @@ def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path, settings
     if settings is not None and not store.has(log.digest, log.size):
         _fetch_log(step, log, store, settings)
     return iter([store.read_bytes(log.digest).decode("utf-8", "replace")])
+
+
+def read_log_end(workspace: Path, action: str, recipe: str) -> str | None:
+    """Return the last lines of the log of an action's last run, without control characters. Return None if there is no log."""
+    path = get_log_path(workspace, action, recipe)
+    try:
+        if not is_regular(path):  # a checkout may contain a link or a pipe
+            return None
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _MAX_BYTES))
+            text = file.read(_MAX_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return None
+    lines = text.splitlines()[1 if size > _MAX_BYTES else 0 :]
+    return escape_log("\n".join(lines[-_MAX_LINES:])) or None
 
 
 def _fetch_log(step: str, log: Blob, store: BlobStore, settings: RemoteSettings) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.cache.workspace import Workspace, get_log_path
-from epbuild.commands.log import list_logged_steps, read_log
+from epbuild.commands.log import list_logged_steps, read_log, read_log_end
 from epbuild.core.errors import BuildError
 from epbuild.plan.steps import Plan
 from epbuild.session.planning import read_plan
@@ -30,6 +30,29 @@ def opened_plan(workshop: Workshop) -> tuple[Plan, Workspace]:
 
 
 MAIN = Path("epbuild.yaml")
+
+
+def test_the_end_of_a_log_is_short_and_has_no_control_characters(tmp_path: Path) -> None:
+    log = get_log_path(tmp_path, CLASSIFIER)
+    log.parent.mkdir()
+    log.write_text("".join(f"\x1b[0;93mline {line}\x1b[m\x07\n" for line in range(10_000)), encoding="utf-8")
+    text = read_log_end(tmp_path, CLASSIFIER, MAIN.name)
+    assert text is not None
+    assert text.splitlines() == [f"line {line}\\x07" for line in range(9_900, 10_000)]
+    log.write_text("x" * 10**6, encoding="utf-8")
+    assert read_log_end(tmp_path, CLASSIFIER, MAIN.name) is None
+
+
+def test_a_link_is_no_log(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret", encoding="utf-8")
+    log = get_log_path(tmp_path, CLASSIFIER)
+    log.parent.mkdir()
+    try:
+        log.symlink_to(secret)
+    except OSError:
+        pytest.skip("this user may not make symbolic links, as is usual on Windows")
+    assert read_log_end(tmp_path, CLASSIFIER, MAIN.name) is None
 
 
 @pytest.mark.parametrize(("step", "text"), [(CLASSIFIER, "compiled classifier\n"), (COMPILES[1], "compiled prefill\n")])

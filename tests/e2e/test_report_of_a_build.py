@@ -63,6 +63,8 @@ def test_a_report_of_a_real_build_matches_its_events_and_shows_changes(project: 
             assert (steps[ident]["size"], steps[ident]["took"]) == (event["size"], event["seconds"])
     failed = {ident: [error["code"] for error in step["errors"]] for ident, step in steps.items() if step["errors"]}
     assert failed == {"compile:mixed/npu/mixed": ["EPB655"], "compile:refused/npu/refused": ["EPB401"]}
+    assert "QNN Mod Op only support fmod == 0" in steps["compile:refused/npu/refused"]["log"]
+    assert {ident for ident, step in steps.items() if step["log"]} == failed.keys()
     assert "other sizes do not help" in steps["compile:refused/npu/refused"]["errors"][0]["hint"]
     assert steps["compile:whole/npu/whole"]["memory"] > 1_000_000
     assert {output["path"]: bool(output["files"]) for output in report["outputs"]} == {

@@ -256,6 +256,7 @@ class _Maker:
                 "machine": None,
                 "origin": None,
                 "errors": errors if failed else [],
+                "log": "\n".join(f"{step}: line {line}" for line in range(100)) if failed else None,
             }
         )
         return step

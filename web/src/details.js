@@ -88,6 +88,7 @@ function stepDetails(id) {
       step.note ? `: ${step.note}` : "",
     ),
     step.errors.map(errorDetails),
+    logEnd(step, true),
     whyList("Why it ran in the last build", runReasons(step)),
     whyList("Why the next build would run it", step.reasons),
     definitionList([
@@ -150,6 +151,18 @@ function errorDetails(error) {
     error.hint ? el("p.hint", {}, message(error.hint)) : null,
     error.step ? el("p", {}, "Caused by ", stepLink(error.step)) : null,
   );
+}
+
+/**
+ * Return the end of the log of a failed step.
+ * @param {import("./report.js").Step | undefined} step
+ * @param {boolean} open
+ */
+export function logEnd(step, open = false) {
+  if (!step?.log) return null;
+  const lines = counted(step.log.split("\n").length, "line");
+  const label = `Last ${lines} of the log of ${step.id}`;
+  return el("details.fold", { open }, el("summary", {}, label), el("pre.log", { tabindex: 0 }, step.log));
 }
 
 /** @param {import("./report-types.d.ts").Coverage} row */

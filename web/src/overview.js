@@ -2,7 +2,7 @@
 
 import { accuracySum } from "./accuracy.js";
 import { counted, sum } from "./amounts.js";
-import { coverageSum, stepLink, targetLink } from "./details.js";
+import { coverageSum, logEnd, stepLink, targetLink } from "./details.js";
 import { differencesSum } from "./differences.js";
 import { add, bytes, count, dash, el, errorCode, limitedList, message, reasonText, seconds } from "./elements.js";
 import { badge } from "./panel.js";
@@ -15,6 +15,7 @@ import {
   longestWork,
   outputsSum,
   report,
+  stepById,
   WORST_COVERAGE,
   worstFirst,
 } from "./report.js";
@@ -110,5 +111,6 @@ function failure(one) {
     reasonText(one.reason),
     one.hint ? el("p.hint", {}, message(one.hint)) : null,
     limitedList(one.steps, (step) => stepLink(step), 5),
+    logEnd(one.steps.map((step) => stepById.get(step)).find((step) => step?.log)),
   );
 }

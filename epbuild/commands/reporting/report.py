@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import platform
 import sysconfig
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -15,6 +17,7 @@ from epbuild import __version__
 from epbuild.actions.action_type import StepEnd
 from epbuild.actions.types import get_action_type
 from epbuild.cache.digests import Digests
+from epbuild.commands.log import read_log_end
 from epbuild.commands.reporting.build_record import BuildRecord, BuildRecords, ReportedError, StepRun
 from epbuild.commands.reporting.failures import FailureList, ReportedFailure
 from epbuild.commands.reporting.parts import (
@@ -46,6 +49,9 @@ from epbuild.session.session import Session, open_session
 from epbuild.survey.status import StepStatus
 from epbuild.toolchain.platforms import get_own_platform
 
+_MAX_LOGS = 200
+"""Maximum number of steps whose logs are in a report."""
+
 
 def report(request: Request, progress: Progress | None = None) -> Report:
     """Return the known facts about a recipe and its last build on this machine. Raises EpbuildError.
@@ -72,6 +78,7 @@ class _ReportBuilder:
         self._problems = {ident: found for ident in self._plan.actions if (found := self._find_problems(ident))}
         self._ends = {end.step: end for end in self._find_all_ends()}
         self._errors = dict(self._find_all_errors())
+        self._logs = dict(self._read_logs(get_workspace_folder(session.request.recipe)))
 
     def report(self) -> Report:
         session, digests = self._session, self._session.surveyor.digests
@@ -171,6 +178,7 @@ class _ReportBuilder:
             machine=run.machine if run is not None else None,
             origin=run.origin if run is not None else None,
             errors=tuple(self._errors.get(step.id, ())),
+            log=self._logs.get(step.id),
         )
 
     def _find_all_ends(self) -> Iterator[StepEnd]:
@@ -188,6 +196,12 @@ class _ReportBuilder:
         for ident, problems in self._problems.items():
             step = find_faulty_step(self._plan.actions[ident].steps, problems)
             yield step, [report_error(problem, step) for problem in problems]
+
+    def _read_logs(self, workspace: Path) -> Iterator[tuple[str, str | None]]:
+        """Yield the first failed steps, each with the end of its log."""
+        actions = {step.id: step.action for step in self._plan.steps}
+        for step in itertools.islice(self._errors, _MAX_LOGS):
+            yield step, read_log_end(workspace, actions[step], self._found.configuration.recipe)
 
     def _list_failures(self) -> Sequence[ReportedFailure]:
         failures = FailureList()

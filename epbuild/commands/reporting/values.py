@@ -87,6 +87,8 @@ class ReportedStep(Struct, frozen=True):
     """Source of a restored result; null for the store."""
     errors: tuple[ReportedError, ...]
     """Errors of the step's last failure; empty if an input has changed since then."""
+    log: str | None = None
+    """Last lines of the log of the failure, at most 100; null without a failure. Only the first 200 failed steps have it."""
 
 
 class ReportedBuild(Struct, frozen=True):

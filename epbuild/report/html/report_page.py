@@ -14,6 +14,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -26,6 +27,7 @@ from epbuild.report.json.documents import report_document
 _FOLDER = Path(__file__).with_name("page")
 _STYLES = ("theme.css", "page.css", "charts.css", "small.css")
 _MAX_ROWS = 500
+_MAX_LOGS = 20
 _INTERRUPTED = 130
 _VERDICTS = {
     "passed": "passed",
@@ -119,7 +121,7 @@ def _read(name: str) -> str:
 
 
 def render_static_tables(document: Mapping[str, Any]) -> str:
-    """Return HTML tables of coverage, failures, sizes, savings by sharing, and digests of models."""
+    """Return HTML tables of coverage, failures, sizes, savings by sharing and digests of models, and the logs of failures."""
     coverage = (
         (
             row["model"],
@@ -153,7 +155,12 @@ def render_static_tables(document: Mapping[str, Any]) -> str:
         Table("Sharing", ("Group", "Target", "Size", "Each model alone", "Saved"), tuple(sharing)),
         Table("Models", ("Model", "Source", "SHA-256"), tuple(models)),
     )
-    return "\n".join(table.html(_MAX_ROWS) for table in tables)
+    logs = (
+        f"<h2>End of the log of {html.escape(step['id'])}</h2>\n<pre>{html.escape(step['log'])}</pre>"
+        for step in document["steps"]
+        if step["log"]
+    )
+    return "\n".join((*(table.html(_MAX_ROWS) for table in tables), *islice(logs, _MAX_LOGS)))
 
 
 def _format_reasons(row: Mapping[str, Any]) -> str:

@@ -273,6 +273,7 @@ def test_details_have_an_address_that_can_be_sent(browser: Browser, tmp_path: Pa
     with opened(browser, tmp_path, zoo, permissions=["clipboard-read", "clipboard-write"]) as page:
         page.locator("#overview .failures a.opener").first.click()
         assert panel(page).startswith(failed["id"])
+        assert failed["log"] in panel(page)
         page.locator("#panel-copy").click()
         address = page.evaluate("navigator.clipboard.readText()")
         assert address == f"{page.url.partition('#')[0]}#step={failed['id']}"
