@@ -30,8 +30,9 @@ def find_prefix_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Pr
 def find_runtime_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem]:
     """Yield a problem for each initializer setting that the toolchain's release of ONNX Runtime does not support."""
     settings = dict.fromkeys(member.compile for member in group.members) if target.old_runtime else ()
-    for where in dict.fromkeys(compiled.initializers_where for compiled in settings if compiled.initializers == "source"):
-        message = f"{target.old_runtime}, which '{target.name}' uses, does not support initializers that stay in the source model"
+    chosen = (compiled for compiled in settings if compiled.initializers == "source" or compiled.initializer_names)
+    for where in dict.fromkeys(compiled.initializers_where for compiled in chosen):
+        message = f"{target.old_runtime}, which '{target.name}' uses, cannot store initializers in the source model or by name"
         yield Problem("EPB251", message, where, f"Pin onnxruntime {COMPILER_SINCE} or later, or store the initializers inline.")
     external = (compiled for compiled in settings if compiled.initializers == "external" and compiled.external_threshold > 0)
     for where in dict.fromkeys(compiled.initializers_where for compiled in external):

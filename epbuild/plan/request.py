@@ -108,6 +108,8 @@ def _build_ep(ep: PlannedEp, digests: Mapping[Path, str]) -> dict[str, Any]:
 def _build_member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
     settings = member.compile
     values = {name: getattr(settings, name) for name in _list_setting_names()}
+    if not settings.initializer_names:
+        del values["initializer_names"]  # keeps the keys of earlier releases
     return {
         "name": member.name,
         "graph": digests[member.graph],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 
 from epbuild.core.errors import Problem
 from epbuild.onnxfile.read.model_header import ModelHeader
@@ -34,6 +35,17 @@ def find_source_warnings(group: SessionGroup, headers: Mapping[str, ModelHeader]
         if member.name in headers:
             yield from find_shape_warnings(member, headers[member.name], group.target)
             yield from _find_dynamic_nodes(member, headers[member.name], group)
+            yield from _find_unused_patterns(member, headers[member.name])
+
+
+def _find_unused_patterns(member: Member, header: ModelHeader) -> Iterator[Problem]:
+    """Yield a warning for each pattern of initializers that matches none in a member."""
+    names = [initializer.name for initializer in header.initializers]
+    for pattern in member.compile.initializer_names:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            message = f"'{pattern}' matches no initializer of the model '{member.name}'"
+            hint = "Correct the pattern, or ignore this warning if graph optimization creates the initializer."
+            yield Problem("EPB268", message, member.compile.initializers_where, hint)
 
 
 def _find_dynamic_nodes(member: Member, header: ModelHeader, group: SessionGroup) -> Iterator[Problem]:

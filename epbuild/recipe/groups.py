@@ -109,6 +109,7 @@ def _read_compile_settings(fields: MappingReader, model: str) -> CompileSettings
         initializers=store,
         external_file=file if store == "external" else None,
         external_threshold=defaults.external_threshold if threshold is None else threshold,
+        initializer_names=tuple(name for name, _ in initializers.texts("names")) if store != "inline" else (),
         node_name_prefix=render(substitute(prefix, {"model": model})) if prefix else None,
         embed_where=fields.where_of("embed") if "embed" in fields.entries else None,
         initializers_where=initializers.where if "initializers" in fields.entries else None,

@@ -239,7 +239,7 @@ class CompileSettings(Struct, frozen=True):
 
     `initializers` selects where to store the initializers of fallback nodes: in the EPContext model (`inline`), in `external_file`
     (`external`), or in the source model (`source`). `external_file` is a template with `${model}`. The file stores initializers of
-    at least `external_threshold` bytes.
+    at least `external_threshold` bytes. If `initializer_names` has patterns, initializers that match none of them are stored inline.
     """
 
     embed: bool = False
@@ -249,6 +249,7 @@ class CompileSettings(Struct, frozen=True):
     external_file: str | None = None
     external_threshold: int = 1024
     node_name_prefix: str | None = None
+    initializer_names: tuple[str, ...] = ()
     embed_where: Position | None = None
     prefix_where: Position | None = None
     initializers_where: Position | None = None

@@ -7,6 +7,7 @@ and the worker ends too.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import runpy
@@ -29,6 +30,8 @@ CPU = "CPUExecutionProvider"
 FAILED = 1
 ORPHANED = 75
 MAX_MESSAGE = 16_384
+STRING_TYPE = 8
+PAGE = 4096
 
 OPTIMIZATION_LEVELS = {
     "disable_all": "ORT_DISABLE_ALL",
@@ -278,15 +281,43 @@ def new_session(onnxruntime: Any, source: Any, options: Any, providers: list[Any
     return session(source, sess_options=options, providers=providers, enable_fallback=0)
 
 
-def make_initializer_arguments(member: dict[str, Any]) -> dict[str, Any]:
+def is_named(member: dict[str, Any], name: str) -> bool:
+    """Return whether the member's settings apply to this initializer. If not, it is stored in the compiled model."""
+    patterns = member["compile"].get("initializer_names")
+    return not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def make_initializer_writer(onnxruntime: Any, member: dict[str, Any]) -> Any:
+    """Return the callback that writes large initializers with certain names into the member's external file."""
+    import ctypes
+
+    file = member["compile"]["external_file"]
+    path = os.path.join(os.path.dirname(member["output"]), file)  # noqa: PTH118, PTH120
+
+    def write(name: str, value: Any, external: Any) -> Any:
+        size = 0 if value.element_type() == STRING_TYPE else value.tensor_size_in_bytes()
+        if not size or size < member["compile"]["external_threshold"] or not is_named(member, name):
+            return None
+        with open(path, "ab") as data:  # noqa: PTH123
+            offset = -(-data.tell() // PAGE) * PAGE
+            data.truncate(offset)
+            data.write(ctypes.string_at(value.data_ptr(), size))
+        return onnxruntime.OrtExternalInitializerInfo(file, offset, size)
+
+    return write
+
+
+def make_initializer_arguments(onnxruntime: Any, member: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of ModelCompiler that select the file for initializers of nodes that the EP does not take."""
+    if member["compile"]["initializers"] == "external" and member["compile"].get("initializer_names"):
+        return {"get_initializer_location_func": make_initializer_writer(onnxruntime, member)}
     if member["compile"]["initializers"] == "external":
         return {
             "external_initializers_file_path": member["compile"]["external_file"],
             "external_initializers_size_threshold": member["compile"]["external_threshold"],
         }
     if member["compile"]["initializers"] == "source":
-        return {"get_initializer_location_func": lambda name, value, external: external}
+        return {"get_initializer_location_func": lambda name, value, external: external if is_named(member, name) else None}
     return {}
 
 
@@ -308,7 +339,7 @@ def compile_member(onnxruntime: Any, request: dict[str, Any], member: dict[str, 
         # Without this flag, ORT ignores a failure of the backend, and the "compiled" model is the source.
         flags=onnxruntime.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED,
         graph_optimization_level=getattr(onnxruntime.GraphOptimizationLevel, level),
-        **make_initializer_arguments(member),
+        **make_initializer_arguments(onnxruntime, member),
     )
     compiler.compile_to_file(member["output"])
     return None
@@ -341,6 +372,8 @@ def check_release(onnxruntime: Any, request: dict[str, Any]) -> None:
     for member in request["members"]:
         if member["compile"]["initializers"] == "source":
             raise Unfit(f"{here} cannot leave the initializers of '{member['name']}' in the source model; use 1.23 or later")
+        if member["compile"].get("initializer_names"):
+            raise Unfit(f"{here} cannot store the initializers of '{member['name']}' by name; use 1.23 or later")
         if member["compile"]["initializers"] == "external" and member["compile"]["external_threshold"] > 0:
             what = "writes initializers of any size into the external file"
             raise Unfit(f"{here} {what}; set the threshold of '{member['name']}' to 0, or use 1.23 or later")

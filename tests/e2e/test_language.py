@@ -41,18 +41,19 @@ outputs:
 
 
 def _model(path: Path) -> None:
-    """Write a matrix product for the NPU and a distance for the CPU, with a symbolic dimension and external weights."""
+    """Write a matrix product for the NPU and two distances for the CPU, with a symbolic dimension and external weights."""
     random = numpy.random.default_rng(0)
     weights = [
         numpy_helper.from_array(random.standard_normal(shape).astype(numpy.float32), name)
-        for name, shape in (("weights", (64, 64)), ("centres", (512, 64)))
+        for name, shape in (("weights", (64, 64)), ("centers", (512, 64)), ("far", (8, 512)))
     ]
     nodes = [
         helper.make_node("MatMul", ["x", "weights"], ["product"], name="product"),
-        helper.make_node("CDist", ["product", "centres"], ["y"], name="distance", domain="com.microsoft", metric="euclidean"),
+        helper.make_node("CDist", ["product", "centers"], ["near"], name="near", domain="com.microsoft", metric="euclidean"),
+        helper.make_node("CDist", ["near", "far"], ["y"], name="far", domain="com.microsoft", metric="euclidean"),
     ]
     value = helper.make_tensor_value_info
-    ends = [value("x", TensorProto.FLOAT, ["seq", 64])], [value("y", TensorProto.FLOAT, ["seq", 512])]
+    ends = [value("x", TensorProto.FLOAT, ["seq", 64])], [value("y", TensorProto.FLOAT, ["seq", 8])]
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(helper.make_graph(nodes, "g", *ends, weights), opset_imports=opsets, ir_version=8)
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
@@ -88,6 +89,20 @@ def test_remaining_initializers_can_be_stored_in_an_external_file(language: Proj
     language.build()
     assert set(language.files()) == {"model_ctx.onnx", "model_qnn.bin", "model.init", "manifest.json"}
     assert _header(language).external_locations == ("model.init",)
+
+
+def test_only_named_initializers_are_stored_in_the_external_file(language: Project) -> None:
+    language.edit(
+        "    targets: [npu]\n",
+        "    targets: [npu]\n    compile: {initializers: {store: external, file: far.init, threshold: 0, names: ['f*', typo]}}\n",
+    )
+    assert "'typo' matches no initializer of the model 'model'" in language.epbuild("validate").stderr
+    language.build()
+    model = onnx.load(language.folder / "dist/model_ctx.onnx")  # reads the external file
+    source = {weight.name: weight for weight in onnx.load(language.folder / "model.onnx").graph.initializer}
+    assert {item.name: item.external is not None for item in _header(language).initializers} == {"far": True, "centers": False}
+    for weight in model.graph.initializer:
+        numpy.testing.assert_array_equal(numpy_helper.to_array(weight), numpy_helper.to_array(source[weight.name]))
 
 
 def test_remaining_initializers_can_stay_in_the_emitted_source_data(language: Project) -> None:

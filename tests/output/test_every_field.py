@@ -434,7 +434,7 @@ CASES: dict[str, Case | str] = {
             ("", "groups.pair", EXTERNAL),
             ("models[].", "groups.pair.models.1", {**LISTED, "groups.pair.models.1.compile": EXTERNAL["groups.pair.compile"]}),
         )
-        for name, value in (("file", "${model}.weights"), ("threshold", 128))
+        for name, value in (("file", "${model}.weights"), ("threshold", 128), ("names", ["w*"]))
     },
     "groups.*.compile.initializers.store": Case({"groups.pair.compile": {"initializers": {"store": "source"}}}),
     "groups.*.models[].compile.initializers.store": Case(

@@ -526,7 +526,7 @@ OPENVINO_OLD = ("onnxruntime-openvino==1.24.1", "onnxruntime-openvino==1.22.0")
     [
         (
             "{store: source}",
-            "onnxruntime-openvino 1.22.0, which 'cpu' uses, does not support initializers that stay in the source",
+            "onnxruntime-openvino 1.22.0, which 'cpu' uses, cannot store initializers in the source model or by name",
         ),
         (
             "{store: external, file: '${model}.w'}",

@@ -74,13 +74,14 @@ def model(name: str, path: str, **more: Any) -> dict[str, Any]:
     )
 
 
-COMPILE = {
+COMPILE: dict[str, Any] = {
     "embed": False,
     "graph_optimization_level": None,
     "initializers": "inline",
     "external_file": None,
     "external_threshold": 1024,
     "node_name_prefix": None,
+    "initializer_names": [],
 }
 NOTHING_EXPECTED = dict.fromkeys(
     ("ep_context_nodes", "fallback_nodes", "min_shared_ratio", "max_bytes", "max_growth", "baseline")

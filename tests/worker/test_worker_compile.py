@@ -111,6 +111,7 @@ COMPILE = {
     "external_file": None,
     "external_threshold": 1024,
     "node_name_prefix": None,
+    "initializer_names": [],
 }
 
 
@@ -367,6 +368,11 @@ def test_initializers_keep_their_place_on_request(group: Group) -> None:
     assert group.compiled("prefill")["settings"].keys() == {"embed_compiled_data_into_model", "flags", "graph_optimization_level"}
 
 
+def test_only_named_initializers_keep_their_place(group: Group) -> None:
+    group.compile(request(decode={"initializers": "source", "initializer_names": ["other.*"]}))
+    assert group.compiled("decode")["settings"]["get_initializer_location_func"] == [None, None]
+
+
 def test_graph_read_as_bytes_finds_its_data_in_the_staging_folder(group: Group) -> None:
     group.compile(request(prefill={"read": "bytes"}), prefill="the graph")
     prefill = group.compiled("prefill")
@@ -519,6 +525,10 @@ def test_empty_result_is_a_failure_without_a_model_compiler(old: Group) -> None:
         (
             {"initializers": "external", "external_file": "w"},
             "of any size into the external file; set the threshold of 'prefill' to 0",
+        ),
+        (
+            {"initializers": "external", "external_file": "w", "external_threshold": 0, "initializer_names": ["w"]},
+            "this onnxruntime, 1.21.0, cannot store the initializers of 'prefill' by name",
         ),
     ],
 )

@@ -31,7 +31,7 @@ _GROUPS = {
 }
 _TOPICS = {
     "Recipe": "100-111",
-    "Models": "201-208 249 259 266",
+    "Models": "201-208 249 259 266 268",
     "EPs, options and devices": "210-219",
     "Outputs": "220-229 237 239 267",
     "Groups": "230-235 238 250",
