@@ -58,6 +58,7 @@ _PANELS = {
         "relink": "Embed, extract, rename or move a context binary.",
         "merge": "Merge EPContext models into one.",
         "wrap": "Write EPContext models for a context binary of another tool.",
+        "decrypt": "Write the plain form of an encrypted artifact.",
         "clean": "Remove emitted outputs.",
     },
     "Machines": {

@@ -16,7 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.core.differences import Kind, Place, compare_facts
-from epbuild.diff.facts import ACTION_KEY, SOURCE_FILE, ArtifactFacts, Category, Facts, ModelFacts, read_facts
+from epbuild.core.errors import Problem
+from epbuild.diff.facts import ACTION_KEY, SOURCE_FILE, ArtifactFacts, Category, Facts, Incomparable, ModelFacts, read_facts
 from epbuild.diff.matching import pair_artifacts, pair_models, place_of
 from epbuild.diff.sizes import SizeChange, compare_sizes, read_model_sizes
 from epbuild.onnxfile.read.payload import Payload
@@ -125,6 +126,7 @@ def compare(old: Path, new: Path) -> Comparison:
     parts = []
     for pair in pairs:
         first, second = pair
+        _refuse_encrypted(first, second)
         part = (
             _compare_one_sided(first, second)
             if first is None or second is None
@@ -141,6 +143,15 @@ def compare(old: Path, new: Path) -> Comparison:
         sizes=tuple(size for part in parts for size in part.sizes),
         artifacts=shared if len(pairs) > 1 else ("",),
     )
+
+
+def _refuse_encrypted(old: ArtifactFolder | None, new: ArtifactFolder | None) -> None:
+    """Raise Incomparable if one of two artifacts is encrypted, unless both have the same encrypted files."""
+    digests = [{name: file.sha256 for name, file in item.encrypted.items()} if item is not None else {} for item in (old, new)]
+    if digests[0] != digests[1]:
+        sides = [side for side, found in zip(get_args(Side), digests, strict=True) if found]
+        message = f"cannot compare the artifacts: {' and '.join(sides)} {'have' if len(sides) > 1 else 'has'} encrypted files"
+        raise Incomparable(Problem("EPB630", message, None, "Run `epbuild decrypt` first, and compare the results."))
 
 
 def compare_artifacts(old: ArtifactFacts, new: ArtifactFacts) -> Comparison:

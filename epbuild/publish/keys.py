@@ -35,16 +35,16 @@ class Keys:
             if emission.encryption is not None:
                 self.read(emission.encryption, emission.id)
 
-    def read(self, encryption: Encryption, step: str) -> bytes:
+    def read(self, encryption: Encryption, step: str | None) -> bytes:
         """Return a key. Raises EnvironmentFailure (EPB437) if it cannot be read or has a wrong length."""
         place = (encryption.key_variable, encryption.key_command)
         with self._lock:
             if place not in self._read:
-                self._read[place] = _read_key(encryption, StepId(step))
+                self._read[place] = _read_key(encryption, StepId(step) if step is not None else None)
             return self._read[place]
 
 
-def _read_key(encryption: Encryption, step: StepId) -> bytes:
+def _read_key(encryption: Encryption, step: StepId | None) -> bytes:
     place, hint = (
         _name_place(encryption),
         "Set it to a key of 32 bytes in hex or Base64, such as the output of `openssl rand -hex 32`.",
@@ -75,7 +75,7 @@ def _name_place(encryption: Encryption) -> str:
     return f"the key from the command '{encryption.key_command[0]}'"
 
 
-def _run(command: tuple[str, ...], place: str, step: StepId) -> str:
+def _run(command: tuple[str, ...], place: str, step: StepId | None) -> str:
     """Return what a command prints. What it writes to standard error is dropped, because it may contain the key."""
     hint = "Run the command in a terminal to see its messages."
     try:

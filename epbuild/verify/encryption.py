@@ -19,7 +19,7 @@ def check_encryption(artifact: ArtifactFolder) -> Iterator[Finding]:
                 "encryption", artifact.format_path(listed.path), "failed", format_sentence(f"it {flaw}"), "EPB613", EMIT_AGAIN
             )
         else:
-            message = "It is encrypted, so its content was not checked."
+            message = "It is encrypted, so its content was not checked. To check it, run `epbuild decrypt` first."
             yield Finding("encryption", artifact.format_path(listed.path), "skipped", message)
 
 

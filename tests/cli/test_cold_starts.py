@@ -35,6 +35,7 @@ COMMANDS = {
     "merge relu.onnx": 2,
     "wrap nowhere.bin": 2,
     "bisect compile:nothing": 2,
+    "decrypt nowhere -o plain --key-variable KEY": 2,
     "lock --check": 1,
     "log compile:main/phone/relu": 1,
     "schema recipe": 0,

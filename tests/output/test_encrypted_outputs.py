@@ -11,7 +11,11 @@ from pathlib import Path
 import onnx
 import pytest
 
-from epbuild.core.errors import EnvironmentFailure, PlanError
+from epbuild.commands.artifacts import diff, inspect
+from epbuild.commands.decrypt import decrypt as decrypt_artifact
+from epbuild.core.errors import ChangeRefused, EnvironmentFailure, PlanError, VerifyError
+from epbuild.core.shown import NO_LINES
+from epbuild.diff.facts import Incomparable
 from epbuild.runtime.encryption import MAGIC, decrypt
 from epbuild.verify.artifact import find_artifacts
 from epbuild.verify.static import check_artifact
@@ -150,3 +154,34 @@ def test_verify_checks_encrypted_files_without_the_key(workshop: Workshop) -> No
     [artifact] = find_artifacts(folder)
     failed = {finding.check: finding.message for finding in check_artifact(artifact) if finding.outcome == "failed"}
     assert failed["encryption"] == "It is not encrypted, but the manifest lists it as encrypted."
+
+
+@pytest.mark.parametrize("archive", ["", ".zip"])
+def test_decrypt_writes_a_plain_artifact_that_passes_all_checks(workshop: Workshop, tmp_path: Path, archive: str) -> None:
+    packed = (('"dist/${group}"', f'"dist/${{group}}{archive}", archive: zip'),) if archive else ()
+    write(workshop, f"provenance: true, {ENCRYPT}", *packed)
+    workshop.build()
+    source = workshop.folder / "dist" / f"classifier{archive}"
+    made = decrypt_artifact(source, tmp_path / "plain", "CONTEXT_KEY", NO_LINES)
+    assert made.files == ("classifier_ctx.onnx",)
+    assert sorted(path.name for path in made.output.iterdir()) == ["classifier_ctx.onnx", "manifest.json"]
+    [artifact] = find_artifacts(made.output)
+    found = list(check_artifact(artifact))
+    assert not [finding for finding in found if finding.outcome == "failed"]
+    assert {"model", "schema", "signature"} <= {finding.check for finding in found}
+    with pytest.raises(Incomparable, match="B has encrypted files"):
+        diff(made.output, source, NO_LINES)
+    assert not diff(source, source, NO_LINES).differences
+
+
+def test_decrypt_writes_nothing_if_it_fails(workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workshop.build()
+    monkeypatch.setenv("CONTEXT_KEY", "6b" * 32)
+    folder = workshop.output("classifier")
+    with pytest.raises(VerifyError, match=r"classifier_ctx\.onnx cannot be decrypted: it was encrypted with another key"):
+        decrypt_artifact(folder, tmp_path / "new" / "plain", "CONTEXT_KEY", NO_LINES)
+    assert list((tmp_path / "new").iterdir()) == []
+    with pytest.raises(ChangeRefused, match="already exists"):
+        decrypt_artifact(folder, tmp_path / "new", "CONTEXT_KEY", NO_LINES)
+    with pytest.raises(VerifyError, match="Run `epbuild decrypt`"):
+        inspect([folder / "classifier_ctx.onnx"])

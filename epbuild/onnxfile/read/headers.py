@@ -65,7 +65,7 @@ _MIN_LINE_FEEDS = 4
 _CONVERTED_BY_GIT = (
     "Git converted the line endings for Windows: add `*.onnx binary` to .gitattributes and check out the file again"
 )
-_ENCRYPTED = "it is encrypted"
+_ENCRYPTED = "it is encrypted. Run `epbuild decrypt` on its folder, and use the result"
 _EP_CONTEXT: Final = (DOMAIN, OP_TYPE)
 
 
