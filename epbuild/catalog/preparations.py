@@ -66,6 +66,8 @@ class PreparationEntry(Struct, frozen=True):
     one_of: tuple[str, ...] = ()
     any_of: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    keeps_inputs: bool = False
+    """True if the result has the inputs of the source, with the same fixed and open sizes."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings that the preparation's script gets in addition to the options."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 
@@ -41,7 +41,7 @@ from epbuild.plan.pipeline import plan_adapters, plan_genai
 from epbuild.plan.preparing import Preparation, get_maker, plan_preparations, with_files
 from epbuild.plan.selection import NOWHERE, Places, select_steps
 from epbuild.plan.sessions import Session, find_sharing_set_problems, find_size_limit_problems, list_sessions
-from epbuild.plan.shapes import find_model_size_problems, fit_inputs
+from epbuild.plan.shapes import find_model_size_problems, find_predicted_problems, fit_inputs, predict_header
 from epbuild.plan.source_problems import find_data_name_problems, find_source_problems, find_source_warnings
 from epbuild.plan.sources import Locate, SourceModel, find_source
 from epbuild.plan.steps import Action, CopiedModel, Emission, Genai, Merging, Part, Plan, SessionGroup, Step
@@ -437,6 +437,7 @@ class _Work:
             # The content of a prepared model is unknown until it has been prepared.
             sources = {member.name: found[member.model.name] for member in members if member.has_files}
             self._check_sources(self.groups[ident], sources)
+            self.problems += self._find_predicted_problems(self.groups[ident], found)
             if group.share and all(member.has_files for member in members):
                 if group.group not in sharing:
                     sharing[group.group] = self._find_sharing_warnings(group, sources)
@@ -453,6 +454,19 @@ class _Work:
                 self.verifications[ident] = with_inputs(verification, self.groups, wanted_headers, finder, self.problems)
         self.folders = finder.folders
         self.reports = baselines.files
+
+    def _find_predicted_problems(self, group: SessionGroup, found: Mapping[str, SourceModel]) -> Iterator[Problem]:
+        """Yield the problems that are certain before the models of a session group are prepared. `found` has the known sources."""
+        for member in group.members if group.compiled else ():
+            source = found.get(member.model.origin.name)
+            if member.prepared is None or source is None:
+                continue
+            lineage = [member.model]
+            while (parent := lineage[0].parent) is not None:
+                lineage.insert(0, self.recipe.models[parent.name])
+            header = predict_header(lineage, source.header)
+            if header is not None:
+                yield from find_predicted_problems(member, header, group.target)
 
     def _check_sources(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> None:
         """Check the members of a session group whose `sources` are known. Report a problem only once, even if several targets have it."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from epbuild.catalog.preparations import get_preparation, list_preparation_kinds
 from epbuild.core.errors import Position, Problem, suggest_nearest
 from epbuild.onnxfile.read.decoders import find_short_masks
 from epbuild.onnxfile.read.headers import read_header
@@ -64,6 +65,29 @@ def find_model_size_problems(model: ModelSpec, header: ModelHeader, graph: Path)
     return _find_input_problems(model.name, asked, header) or _find_decoder_problems(
         model.name, asked, header, resolved, graph, model.where
     )
+
+
+def predict_header(lineage: Sequence[ModelSpec], header: ModelHeader) -> ModelHeader | None:
+    """Return the header that a prepared model will have, as far as its inputs are concerned. Return None if it is unknown.
+
+    `lineage` is the model after its ancestors. `header` is the header of the source of the first one.
+    """
+    kinds = list_preparation_kinds()
+    for model in lineage:
+        if not all(step.kind in kinds and get_preparation(step.kind).keeps_inputs for step in model.prepare):
+            return None
+        if model.prepare:
+            header = apply_shapes(header, _fit_sizes(model.input_shapes, header).shapes)
+    return header
+
+
+def find_predicted_problems(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
+    """Return the problem of open inputs of a prepared member. `header` is the predicted header of the prepared model."""
+    known = {name for names in _list_dimensions(header) for name in names if name}
+    # A preparation may name an unnamed dimension, and `dimensions` may set its size by this name.
+    if _can_fall_back(member, target) or not member.model.dimensions.keys() <= known:
+        return []
+    return list(_find_open_inputs(member, header, target))
 
 
 def _find_input_problems(model: str, asked: Mapping[str, InputShape], header: ModelHeader) -> list[Problem]:

@@ -113,6 +113,34 @@ def test_an_open_dimension_is_refused_for_eps_that_need_static_shapes(workshop: 
     assert problem.lines == ("input_shapes:", "  x: [1, 3]")
 
 
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ("prepare: [{float16: {}}]", True),
+        ("prepare: [{infer_shapes: {}}, {opset: 18}]", True),
+        ("prepare: [{float16: {}}], input_shapes: {x: [1, 3]}", False),
+        ("prepare: [{float16: {}}], dimensions: {n: 1}", False),
+        ("prepare: [{infer_shapes: {}}], dimensions: {u_d1: 1}", False),  # names that the preparation gives
+        ("prepare: [{simplify: {}}, {float16: {}}]", False),  # may remove the input
+        ("prepare: [{toolchain: qnn, run: [python, '${in}', '${out}']}]", False),
+    ],
+)
+def test_open_dimensions_that_a_preparation_keeps_are_refused_before_it_runs(
+    workshop: Path, settings: str, refused: bool
+) -> None:
+    write_prefill(workshop, "n", 3)
+    problems = problems_of(workshop, recipe(model=f", {settings}"))
+    assert [problem.code for problem in problems] == ["EPB264"] * refused
+
+
+@pytest.mark.parametrize("sizes", ["", ", input_shapes: {x: [1, 3]}"])
+def test_open_dimensions_of_a_derived_model_are_refused_unless_its_ancestor_sets_them(workshop: Path, sizes: str) -> None:
+    write_prefill(workshop, "n", 3)
+    copy = "models:\n  copy: {from: prefill, prepare: [{opset: 18}]}\n"
+    text = recipe(model=f", prepare: [{{float16: {{}}}}]{sizes}", member="copy").replace("models:\n", copy, 1)
+    assert [problem.code for problem in problems_of(workshop, text)] == ([] if sizes else ["EPB264"])
+
+
 def test_the_suggestion_for_open_dimensions_is_sufficient_yaml(workshop: Path) -> None:
     write_prefill(workshop, "batch", 3, None, None)
     (problem,) = problems_of(workshop)
