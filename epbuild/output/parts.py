@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -171,11 +171,9 @@ def plan_base_files(emission: Emission, planned: PlannedPart, folder: str, other
                 if other is file:
                     found.append(file)
                 elif (other.path, other.content.identity) != (file.path, file.content.identity):
-                    raise _make_base_conflict(emission, f"two different files would be written to '{file.path}'")
-    for file in taken.values():
-        inside = next((str(above) for above in PurePosixPath(file.path).parents if str(above).casefold() in taken), None)
-        if inside is not None:
-            raise _make_base_conflict(emission, f"'{inside}' would be both a file and the folder of '{file.path}'")
+                    message = f"with 'include_source', two different files would be written to '{file.path}'"
+                    hint = "Use ${model} in the folder of 'include_source', and store no other files in this folder."
+                    raise BuildError(Problem("EPB422", message, StepId(emission.id), hint))
     return found
 
 
@@ -290,11 +288,6 @@ def _get_stored_identity(file: OutputFile) -> str:
 
 def _find_base_content(file: Path, digest: str, stored: Mapping[str, Blob]) -> ContentRef:
     return stored.get(digest) or UserFile(file, digest)
-
-
-def _make_base_conflict(emission: Emission, what: str) -> BuildError:
-    hint = "Use ${model} in the folder of 'include_source', and store no other files in this folder."
-    return BuildError(Problem("EPB422", f"with 'include_source', {what}", StepId(emission.id), hint))
 
 
 def _describe_genai(genai: Genai, digests: Mapping[Path, str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from epbuild.archive.artifact import FileEntry
 from epbuild.core.canonical import JsonFile
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.digest import Blob
-from epbuild.core.errors import StepId
+from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.output.bom import BomModel, build_bill, list_base_models, list_compiled_models
 from epbuild.output.files import MergedHeader, OutputDocument, OutputFile
 from epbuild.output.materials import OutputInputs, get_source_name, list_recipe_files, name_source
@@ -36,7 +36,7 @@ from epbuild.output.parts import (
 from epbuild.output.provenance import build_statement
 from epbuild.plan.key import compute_action_key
 from epbuild.plan.made import Made
-from epbuild.plan.outputs import BOM, PROVENANCE
+from epbuild.plan.outputs import BOM, PROVENANCE, find_name_problems, list_parents
 from epbuild.plan.steps import Emission, SessionGroup
 from epbuild.plan.verification import Verification
 from epbuild.recipe.image_reference import DEFAULT_TAG
@@ -49,6 +49,8 @@ FORMAT = 5
 different bytes.
 
 The content of JSON files is part of their identity. So an update of epbuild emits only outputs that differ."""
+
+_OTHER_NAME = "Choose other names in the recipe, or rename the model's external data."
 
 
 class Layout(Protocol):
@@ -125,6 +127,7 @@ def plan_output(emission: Emission, made: Sequence[Made], recipe: Recipe, digest
     if emission.sbom:
         documents.append(OutputDocument(BOM, "bom", BillFile(inputs, tuple(parts), arrangement.base_models)))
     documents.append(OutputDocument(MANIFEST, "manifest", arrangement.manifest))
+    _check_paths(emission, [*(file.path for file in files), *(item.path for item in documents)])
     document = {"format": FORMAT, **_describe_reasons(inputs), **_identify_files(inputs, files, documents)}
     return OutputTree(
         emission=emission,
@@ -174,8 +177,26 @@ def build_image_annotations(emission: Emission) -> dict[str, str]:
     return {"org.opencontainers.image.title": emission.title, **described}
 
 
+def _check_paths(emission: Emission, paths: Sequence[str]) -> None:
+    """Raise BuildError unless every platform can store the files of an output. Some platforms ignore case."""
+    step, statement = StepId(emission.id), get_statement_path(emission)
+    problems = list(find_name_problems(paths, step, "Choose another name: outputs must work on every platform."))
+    taken: dict[str, str] = {}
+    for path in paths if statement is None else (statement, *paths):
+        if path.casefold() in taken:
+            problems.append(Problem("EPB422", f"two different files would be written to '{path}'", step, _OTHER_NAME))
+        taken[path.casefold()] = path
+    for path in paths:
+        folder = next((taken[parent] for parent in list_parents(path.casefold(), "/") if parent in taken), None)
+        if folder is not None:
+            message = f"'{folder}' would be both a file and the folder of '{path}'"
+            problems.append(Problem("EPB422", message, step, _OTHER_NAME))
+    if problems:
+        raise BuildError(*problems)
+
+
 def _identify_files(inputs: OutputInputs, files: Sequence[OutputFile], documents: Sequence[OutputDocument]) -> dict[str, Any]:
-    """Return the parts of the key document that identify every file of the output. Raises ValueError if two files have one path."""
+    """Return the parts of the key document that identify every file of the output."""
     emission = inputs.emission
     entries = [file.entry for file in files]
     for item in documents:
@@ -183,8 +204,6 @@ def _identify_files(inputs: OutputInputs, files: Sequence[OutputFile], documents
     # A statement contains the key of its output. Everything else in the statement is already part of that key.
     if emission.provenance and not emission.is_file:
         entries.append(FileEntry(PROVENANCE, "provenance", 0, render_statement(inputs, entries, key="").identity))
-    if len({entry.path.casefold() for entry in entries}) < len(entries):
-        raise ValueError("two files have the same path")
     identities = {entry.path: entry.digest for entry in entries}
     if emission.statement is not None:
         archive = FileEntry(emission.path.name, "asset", 0, compute_action_key(identities))

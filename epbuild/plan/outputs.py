@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.defaults import MANIFEST, STATEMENT, WORKSPACE
-from epbuild.core.errors import Position, Problem
+from epbuild.core.errors import Location, Position, Problem
 from epbuild.core.safepath import (
     MAX_NAME_BYTES,
     find_overlong_part,
@@ -310,8 +310,8 @@ class _Part:
     def take(self, name: str, what: str, where: Position) -> None:
         if not name:
             return
-        if (part := find_overlong_part(name)) is not None:  # for example, because the name contains a long model name
-            self._problems.append(_make_length_problem(part, where))
+        # For example, the file of an adapter, or a name that contains a long model name.
+        self._problems += find_name_problems([name], where, "Choose another name: outputs must work on every platform.")
         other = self._taken.setdefault(name.casefold(), what)
         if other != what:
             hint = "Put ${model} into the names of models, and ${first_model} and ${ep.short} into the names of context binaries."
@@ -320,7 +320,7 @@ class _Part:
     def check_nesting(self) -> None:
         """Report names that are both a file and a folder."""
         for name, what in self._taken.items():
-            for folder in _list_parents(name, "/"):
+            for folder in list_parents(name, "/"):
                 if folder in self._taken:
                     message = f"'{folder}' would be both {self._taken[folder]} and the folder of {what}"
                     hint = "Give files and folders different names."
@@ -354,11 +354,33 @@ def find_collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
                 problems.append(Problem("EPB222", message, emission.where, "Put ${group} and ${target} into the output's path."))
         problems += _find_repeated_variants(emission)
     for folder, emission in owners.items():
-        outer = next((owners[parent] for parent in _list_parents(folder, os.sep) if parent in owners), None)
+        outer = next((owners[parent] for parent in list_parents(folder, os.sep) if parent in owners), None)
         if outer is not None:
             message = f"the output {emission.id} is inside the output {outer.id}"
             problems.append(Problem("EPB222", message, emission.where, "Give each output its own folder."))
     return problems
+
+
+def find_data_problems(emission: Emission, groups: Mapping[str, SessionGroup]) -> Iterator[Problem]:
+    """Yield a problem for each external data file of an uncompiled model whose name is invalid in the output.
+
+    `groups` has the session groups by id. Models without known files are skipped.
+    """
+    for part in emission.parts:
+        for group in (groups[ident] for ident in part.session_groups):
+            for member in group.members:
+                if member.has_files and (member.name in part.base or not group.compiled):
+                    hint = f"Save the model '{member.model.name}' with another name for its external data."
+                    yield from find_name_problems(member.external, member.model.path_where, hint)
+
+
+def find_name_problems(paths: Iterable[str], where: Location, hint: str) -> Iterator[Problem]:
+    """Yield a problem for each path of an emitted file that is invalid on at least one platform. `hint` is for names that Windows lacks."""
+    for path in paths:
+        if (name := find_unportable_part(posixpath.normpath(path))) is not None:
+            yield _make_unportable_problem(name, where, hint)
+        elif (name := find_overlong_part(path)) is not None:
+            yield _make_length_problem(name, where)
 
 
 def find_overlong_paths(emissions: Mapping[str, Emission]) -> Iterator[Problem]:
@@ -373,7 +395,7 @@ def find_overlong_paths(emissions: Mapping[str, Emission]) -> Iterator[Problem]:
             yield Problem("EPB229", message, emission.where, hint)
 
 
-def _list_parents(path: str, separator: str) -> Iterator[str]:
+def list_parents(path: str, separator: str) -> Iterator[str]:
     """Yield the parent folders of a path, innermost first. Paths are strings for speed, because a plan may have ten thousand paths."""
     while separator in path:
         path = path.rpartition(separator)[0]
@@ -432,11 +454,11 @@ def _normalize(text: str) -> tuple[str, Problem | None]:
     return normal, None
 
 
-def _make_unportable_problem(name: str, where: Position | None, hint: str) -> Problem:
+def _make_unportable_problem(name: str, where: Location | None, hint: str) -> Problem:
     return Problem("EPB229", f"'{name}' is not a valid name on Windows", where, hint)
 
 
-def _make_length_problem(name: str, where: Position | None) -> Problem:
+def _make_length_problem(name: str, where: Location | None) -> Problem:
     message = f"the name '{shorten_reference(name)}' is too long: {len(os.fsencode(name))} bytes"
     return Problem("EPB229", message, where, f"Shorten it to at most {MAX_NAME_BYTES} bytes, the limit of file systems.")
 

@@ -28,6 +28,7 @@ from epbuild.plan.options import TargetPlanner, find_sharing_refusals
 from epbuild.plan.outputs import (
     PartNames,
     find_collisions,
+    find_data_problems,
     find_encryption_refusals,
     find_overlong_paths,
     find_package_refusals,
@@ -443,6 +444,9 @@ class _Work:
                     sharing[group.group] = self._find_sharing_warnings(group, sources)
                 self.warnings += sharing[group.group]
 
+        for emission in self.emissions.values():
+            if emission.id in actions:
+                self.problems += find_data_problems(emission, self.groups)
         for ident, verification in self.verifications.items():
             if ident in actions:
                 wanted_headers = {

@@ -16,7 +16,7 @@ from epbuild.core.errors import ChangeRefused, Problem, VerifyError
 from epbuild.core.safepath import BadReference, check_reference, open_regular, resolve_links
 from epbuild.onnxfile.edit.compiled import References, find_binary, find_context_weights, find_data, read_compiled
 from epbuild.onnxfile.edit.rewrite import PROTOBUF_LIMIT, embed, extract, relink
-from epbuild.onnxfile.edit.staging import drafts, make_exists_error, overwrite, publish, stage
+from epbuild.onnxfile.edit.staging import check_names, drafts, make_exists_error, overwrite, publish, stage
 from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
@@ -233,7 +233,9 @@ def _check_sharing(models: Sequence[_Model], packaging: Packaging, binary: str |
 
 def _check_names(new: Sequence[_Draft], target: Path, *, in_place: bool) -> None:
     for draft in new:
-        for name in draft.references if in_place else (draft.name, *draft.references):
+        new_names = draft.references if in_place else (draft.name, *draft.references)
+        check_names(new_names)  # before a draft has the name
+        for name in new_names:
             if os.path.lexists(target / name):
                 raise make_exists_error(target / name)
             if name == draft.name and name in draft.references:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
 from epbuild.core.atomic import rename, sync_file
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import ChangeRefused, Problem
-from epbuild.core.safepath import resolve_links
+from epbuild.core.safepath import find_unportable_part, resolve_links
 
 
 @contextlib.contextmanager
@@ -47,8 +48,10 @@ def stage(file: Path, draft: Path, *, link: bool) -> None:
 def publish(draft_folder: Path, folder: Path, names: Sequence[str]) -> None:
     """Move drafts into `folder`, all or none. In `names`, a file must come after the files that it refers to.
 
-    Raises ChangeRefused (EPB624) if a file with one of these names exists. Existing files are not overwritten.
+    Raises ChangeRefused (EPB624) if a name is invalid on Windows, or if a file with one of these names exists. Existing files are not
+    overwritten.
     """
+    check_names(names)
     published: list[Path] = []
     try:
         for name in names:
@@ -67,6 +70,14 @@ def overwrite(draft_folder: Path, folder: Path, name: str) -> None:
     """Rename a draft over the file with the same name in `folder`. Readers see a complete file, either old or new."""
     shutil.copymode(folder / name, draft_folder / name)
     _replace(draft_folder / name, folder / name)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise ChangeRefused (EPB624) if the name of a new file is invalid on Windows."""
+    for name in names:
+        if (part := find_unportable_part(posixpath.normpath(name))) is not None:
+            hint = "Choose another name: models must work on every platform."
+            raise ChangeRefused(Problem("EPB624", f"'{part}' is not a valid name on Windows", None, hint))
 
 
 def make_exists_error(target: Path) -> ChangeRefused:
