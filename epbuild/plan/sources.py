@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import posixpath
 import re
 import stat
 import time
@@ -17,7 +18,15 @@ from msgspec import Struct
 from epbuild.cache.digests import StatKey
 from epbuild.cache.memo import NO_MEMO, Memo
 from epbuild.core.errors import PlanError, Problem
-from epbuild.core.safepath import has_parent_part, is_anchored, is_file, is_inside, is_outside, resolve_links
+from epbuild.core.safepath import (
+    find_unportable_part,
+    has_parent_part,
+    is_anchored,
+    is_file,
+    is_inside,
+    is_outside,
+    resolve_links,
+)
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.onnxfile.read.wire import MalformedModel
@@ -191,6 +200,8 @@ def _find_location_problem(model: ModelSpec, graph: Path, folder: Path, location
         hint = f"Put the file into {folder}" + (
             ", or set 'external_data' to the folder that contains it." if named is None else "."
         )
+        if (part := find_unportable_part(posixpath.normpath(location))) is not None:
+            hint = f"'{part}' is not a valid name on Windows. Save the model with another name for its external data."
         return Problem("EPB203", message, where, hint)
     # ONNX Runtime resolves links and refuses targets outside the folder. Perform the same check before a process is started.
     if outside or not (is_inside(data, folder) or (named is None and _is_beside_link(graph, location))):

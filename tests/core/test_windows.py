@@ -456,7 +456,7 @@ def write_recipe(folder: Path) -> None:
 
 
 def relink(folder: Path) -> None:
-    with staging.drafts(folder) as drafted:
+    with staging.drafts(folder, []) as drafted:
         (drafted / "file").write_text("new", encoding="utf-8")
         staging.overwrite(drafted, folder, "file")
 

@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.e2e.machine_needs import need_device
 from tests.e2e.ort_package import open_package
 from tests.support.projects import Project, emitted
-from tests.support.quick_builds import QUALITIES, start, write_model, write_project
+from tests.support.quick_builds import QUALITIES, move_weights, start, write_model, write_project
 
 pytestmark = pytest.mark.gate
 
@@ -297,17 +297,6 @@ def test_a_folder_can_contain_ep_named_binaries_and_source_models(quick: Project
     assert set(quick.files("dist/left")) == {"manifest.json", "left_ctx.onnx", "bin/left_ctx_qnn.bin", "base/left.onnx"}
     assert (quick.folder / "dist/left/base/left.onnx").read_bytes() == (quick.folder / "left.onnx").read_bytes()
     verified(quick, "dist")
-
-
-def move_weights(model: Path, location: str) -> None:
-    """Move the weights of the model to `weights.bin` beside it, and refer to that file as `location`."""
-    graph = onnx.load(model)
-    onnx.save_model(graph, model, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    graph = onnx.load(model, load_external_data=False)
-    for entry in graph.graph.initializer[0].external_data:
-        if entry.key == "location":
-            entry.value = location
-    onnx.save_model(graph, model)
 
 
 @pytest.mark.parametrize("location", ["weights.bin", "./weights.bin"])

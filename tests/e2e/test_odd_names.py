@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -10,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.projects import Project, emitted
-from tests.support.quick_builds import write_model, write_project, write_standin_project
+from tests.support.quick_builds import move_weights, write_model, write_project, write_standin_project
 from tests.support.windows import wine_lacks
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="Windows and macOS have no such names, or no such links")
 
 NO_TEXT = "no-\udcff-text"
 ODD = "größe 日本 & 100% (1)"
+NOT_COMPILED = ("left: {models: [left],", "left: {models: [left], compile: none,")
 LONG = "/".join(["long-name-" * 10] * 3)
 
 
@@ -36,6 +38,55 @@ def test_a_folder_with_an_odd_or_long_path_is_built_and_cleaned(project: Project
     assert "Nothing to do" in project.epbuild("run", recipe).stdout
     assert project.epbuild("clean", recipe).returncode == 0
     assert deep.files() == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["NUL.onnx", "left.onnx."])
+def test_a_model_whose_name_windows_lacks_is_built_or_refused(project: Project, name: str) -> None:
+    write_standin_project(project)
+    model = project.folder / "left-1.onnx"
+    source = model.read_bytes()
+    with contextlib.suppress(OSError):
+        model.rename(project.folder / name)
+    project.edit("left-${vars.quality}.onnx", name)
+    project.edit(*NOT_COMPILED)
+    done = project.epbuild("run")
+    if sys.platform == "win32" and done.returncode != 0:
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.count("error: ") == 1
+        assert done.stderr.startswith("epbuild.yaml:")
+        assert project.files() == {}
+    else:
+        assert done.returncode == 0, done.stderr
+        assert project.files()["left/left.onnx"] == source
+
+
+@pytest.mark.slow
+def test_models_whose_names_differ_in_case_are_two_where_case_counts(project: Project) -> None:
+    write_standin_project(project)
+    (project.folder / "right-1.onnx").replace(project.folder / "LEFT-1.onnx")
+    project.edit("right-${vars.quality}.onnx", "LEFT-1.onnx")
+    for group in ("left", "right"):
+        project.edit(f"{group}: {{models: [{group}],", f"{group}: {{models: [{group}], compile: none,")
+    is_one = (project.folder / "left-1.onnx").samefile(project.folder / "LEFT-1.onnx")
+    project.build()
+    made = project.files()
+    assert (made["left/left.onnx"] == made["right/right.onnx"]) is is_one
+
+
+@pytest.mark.parametrize("name", ["aux.bin", "w ", "a:b"])
+def test_external_data_with_a_name_that_windows_lacks_is_not_emitted(project: Project, name: str) -> None:
+    write_standin_project(project)
+    model = project.folder / "left-1.onnx"
+    move_weights(model, name)
+    if sys.platform != "win32":
+        (project.folder / "weights.bin").rename(project.folder / name)
+    project.edit(*NOT_COMPILED)
+    done = project.epbuild("run")
+    assert done.returncode == 2
+    assert f"'{name}' is not a valid name on Windows. Save the model" in done.stderr
+    assert done.stderr.startswith("epbuild.yaml:6:16: error: ")
+    assert not (project.folder / "dist").exists()
 
 
 @linux_only

@@ -202,6 +202,7 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path], ChangeRequest]]] = {
     "an absolute name": ("EPB624", "absolute", lambda f: requested([compiled(f / "m.onnx")], "rename", "/n.bin")),
     "a folder as a name": ("EPB624", "names a folder", lambda f: requested([compiled(f / "m.onnx")], "rename", "sub/")),
     "a dot as a name": ("EPB624", "is a folder", lambda f: requested([compiled(f / "m.onnx")], "rename", "sub/.")),
+    "a name of a device": ("EPB624", "'NUL' is not", lambda f: requested([compiled(f / "m.onnx")], "rename", "sub/NUL")),
     "an existing name": ("EPB624", "n.bin already exists", lambda f: requested([taken(f, "n.bin")], "rename", "n.bin")),
     "an existing result": (
         "EPB624",

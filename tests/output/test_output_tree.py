@@ -6,8 +6,10 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from epbuild.archive.artifact import FileEntry
+from epbuild.core.errors import BuildError
 from epbuild.output.tree import OutputTree, plan_output
 from epbuild.plan.key import compute_action_key
 from epbuild.plan.outputs import PROVENANCE
@@ -68,6 +70,24 @@ def test_planned_file_entries_equal_the_written_files(built: Workshop) -> None:
             path = folder / item.path
             assert item.document.render(entries, {}).data == path.read_bytes(), item.path
             entries.append(FileEntry(item.path, item.role, path.stat().st_size, sha256(path)))
+
+
+def test_paths_that_some_systems_lack_are_refused(built: Workshop) -> None:
+    refused: dict[tuple[str, ...], str] = {
+        ("sub/NUL.onnx",): "EPB229 'NUL.onnx' is not a valid name on Windows",
+        ("c.onnx", "A.bin", "a.bin"): "EPB422 two different files would be written to 'a.bin'",
+        ("sub/c.onnx", "Sub"): "EPB422 'Sub' would be both a file and the folder of 'sub/c.onnx'",
+        ("c.onnx", "Manifest.json"): "EPB422 two different files would be written to 'manifest.json'",
+    }
+    file, recipe, survey = built.folder / "classifier.onnx", load(built.folder / "epbuild.yaml"), built.survey()
+    emission = next(each for each in survey.plan.emissions.values() if each.id.startswith("emit:classifier/"))
+    made = [made for ident in emission.needs if (made := survey.actions[ident].made) is not None]
+    for (model, *adapters), found in refused.items():
+        part = replace(emission.parts[0], models={"classifier": model}, adapters=dict.fromkeys(adapters, file), base={})
+        with pytest.raises(BuildError) as error:
+            plan_output(replace(emission, parts=(part,), provenance=False, sbom=False), made, recipe, {file: sha256(file)})
+        [problem] = error.value.problems
+        assert (f"{problem.code} {problem.message}", problem.where) == (found, emission.id)
 
 
 def test_tree_is_planned_without_result_files(built: Workshop) -> None:

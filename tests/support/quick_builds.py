@@ -120,6 +120,17 @@ def write_model(path: Path, seed: int, width: int = 64) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
+def move_weights(model: Path, location: str) -> None:
+    """Move the weights of the model to `weights.bin` beside it, and refer to that file as `location`."""
+    graph = onnx.load(model)
+    onnx.save_model(graph, model, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    graph = onnx.load(model, load_external_data=False)
+    for entry in graph.graph.initializer[0].external_data:
+        if entry.key == "location":
+            entry.value = location
+    onnx.save_model(graph, model)
+
+
 def start(project: Project, *arguments: str, **options: Any) -> Process:
     """Start `epbuild` with these arguments. Read its output with `communicate`."""
     return warm_start.start(arguments, project.folder, project.command()[1], cold=project.cold, **options)

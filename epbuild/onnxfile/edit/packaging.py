@@ -16,7 +16,7 @@ from epbuild.core.errors import ChangeRefused, Problem, VerifyError
 from epbuild.core.safepath import BadReference, check_reference, open_regular, resolve_links
 from epbuild.onnxfile.edit.compiled import References, find_binary, find_context_weights, find_data, read_compiled
 from epbuild.onnxfile.edit.rewrite import PROTOBUF_LIMIT, embed, extract, relink
-from epbuild.onnxfile.edit.staging import check_names, drafts, make_exists_error, overwrite, publish, stage
+from epbuild.onnxfile.edit.staging import drafts, make_exists_error, overwrite, publish, stage
 from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
@@ -110,13 +110,14 @@ def repackage(
         new.append(_Draft(model, name, reference, _name_new_weights(model, reference)))
     _check_names(new, target, in_place=destination is None)
     references = list(dict.fromkeys(reference for draft in new for reference in draft.references))
-    with drafts(target) as draft_folder:
+    names = [] if destination is None else [draft.name for draft in new]
+    with drafts(target, [*references, *names]) as draft_folder:
         for draft in new:
             _write(draft, draft_folder, packaging, in_place=destination is None)
             _check_draft(draft, draft_folder)
         if destination is not None:
             data = _stage_data(new, draft_folder) if resolve_links(target) != resolve_links(folder) else []
-            publish(draft_folder, target, [*references, *data, *(draft.name for draft in new)])
+            publish(draft_folder, target, [*references, *data, *names])
         else:
             publish(draft_folder, target, references)
             for draft in new:
@@ -233,9 +234,7 @@ def _check_sharing(models: Sequence[_Model], packaging: Packaging, binary: str |
 
 def _check_names(new: Sequence[_Draft], target: Path, *, in_place: bool) -> None:
     for draft in new:
-        new_names = draft.references if in_place else (draft.name, *draft.references)
-        check_names(new_names)  # before a draft has the name
-        for name in new_names:
+        for name in draft.references if in_place else (draft.name, *draft.references):
             if os.path.lexists(target / name):
                 raise make_exists_error(target / name)
             if name == draft.name and name in draft.references:

@@ -17,11 +17,13 @@ from epbuild.core.safepath import find_unportable_part, resolve_links
 
 
 @contextlib.contextmanager
-def drafts(folder: Path) -> Iterator[Path]:
+def drafts(folder: Path, names: Iterable[str]) -> Iterator[Path]:
     """Create a draft folder in `folder`, for files that `publish` or `overwrite` then moves into `folder`.
 
     The draft folder is removed at the end, with its content. `folder` is also removed if it was created here and is still empty.
+    Raises ChangeRefused (EPB624) if one of the `names` of the new files is invalid on Windows.
     """
+    _check_names(names)
     created = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     draft_folder = folder / f".epbuild-{uuid4().hex[:8]}"
@@ -51,7 +53,7 @@ def publish(draft_folder: Path, folder: Path, names: Sequence[str]) -> None:
     Raises ChangeRefused (EPB624) if a name is invalid on Windows, or if a file with one of these names exists. Existing files are not
     overwritten.
     """
-    check_names(names)
+    _check_names(names)
     published: list[Path] = []
     try:
         for name in names:
@@ -72,18 +74,17 @@ def overwrite(draft_folder: Path, folder: Path, name: str) -> None:
     _replace(draft_folder / name, folder / name)
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Raise ChangeRefused (EPB624) if the name of a new file is invalid on Windows."""
-    for name in names:
-        if (part := find_unportable_part(posixpath.normpath(name))) is not None:
-            hint = "Choose another name: models must work on every platform."
-            raise ChangeRefused(Problem("EPB624", f"'{part}' is not a valid name on Windows", None, hint))
-
-
 def make_exists_error(target: Path) -> ChangeRefused:
     """Return the error for a new file whose name already exists."""
     hint = "Remove it, or choose another name."
     return ChangeRefused(Problem("EPB624", f"{target} already exists and is not overwritten", None, hint))
+
+
+def _check_names(names: Iterable[str]) -> None:
+    for name in names:
+        if (part := find_unportable_part(posixpath.normpath(name))) is not None:
+            hint = "Choose another name: models must work on every platform."
+            raise ChangeRefused(Problem("EPB624", f"'{part}' is not a valid name on Windows", None, hint))
 
 
 def _claim(target: Path) -> None:

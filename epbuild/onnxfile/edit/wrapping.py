@@ -104,14 +104,14 @@ def wrap_binary(
     folder = binary.parent if output is None else output.parent if one_file else output
     names = [output.name] if one_file and output is not None else _name_models(binary, described.graphs)
     wrapped = []
-    with drafts(folder) as draft_folder:
+    copied = [] if resolve_links(folder) == resolve_links(binary.parent) else [binary.name]
+    with drafts(folder, [*copied, *names]) as draft_folder:
         for graph, name in zip(described.graphs, names, strict=True):
             values = _Values(quantized_io=quantized_io)
             model = _build_model(graph, binary.name, source, described.sdk, values)
             (draft_folder / name).write_bytes(model.SerializeToString(deterministic=True))
             read_header(draft_folder / name)
             wrapped.append(WrappedGraph(graph.name, folder / name, tuple(values.inputs), tuple(values.outputs)))
-        copied = [] if resolve_links(folder) == resolve_links(binary.parent) else [binary.name]
         for file in copied:
             stage(binary, draft_folder / file, link=False)
         publish(draft_folder, folder, [*copied, *names])

@@ -82,7 +82,7 @@ def merge_models(
     notes: list[str] = []
     merged = _assemble(parts, opened, notes)
     _check_equal_inputs(parts, merged)
-    with drafts(destination.parent) as folder:
+    with drafts(destination.parent, [destination.name]) as folder:
         files, new = stage_files(opened, parts, folder, destination)
         for part in parts:
             merged.graph.node.extend(part.proto.graph.node)
