@@ -376,10 +376,11 @@ class _GroupLog(StepLog):
 def _copy_source_data(group: SessionGroup, member: Member, execution: Execution) -> tuple[str, ...]:
     """Copy the source's external data beside a compiled model that still uses the data, because ONNX Runtime does not copy it.
 
-    A model uses the data if its initializers stay in the source, or if its EP shares weights through the source's data. In the
-    second case, return the locations of the data.
+    A model uses the data if its initializers stay in the source, if its EP shares weights through the source's data, or if its
+    context is weightless. In the last two cases, return the locations of the data.
     """
     shared = group.share and any(ep.entry.sharing.weights == "source" for ep in group.target.eps)
+    shared = shared or group.target.weightless_key is not None
     if not shared and member.compile.initializers != "source":
         return ()
     external, staging = member.external, execution.staging

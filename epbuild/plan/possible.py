@@ -11,6 +11,9 @@ from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import NO_FALLBACK, PlannedEp, PlannedTarget
 from epbuild.recipe.model import Setting, Target
 
+_ALL_WEIGHTS = "2"
+"""Value of ep.enable_weightless_mode for contexts without any weights."""
+
 
 def compile_problems(target: Target, eps: Sequence[PlannedEp]) -> Iterator[Problem]:
     """Yield the problems of a target's EPs that prevent a compile on every machine."""
@@ -39,6 +42,9 @@ def find_session_conflicts(target: PlannedTarget, settings: Mapping[str, Setting
             on = f" for the device type '{ep.device.type}'" if ep.device.type is not None else ""
             message = f"{ep.entry.ep} writes no weightless contexts{on}"
             yield Problem("EPB214", message, settings[key].where, "Remove the session key.")
+        elif ep.weightless_support == {"external"} and target.session_options[key] == _ALL_WEIGHTS:
+            message = f"the contexts of {ep.entry.ep} contain all weights that are not external data"
+            yield Problem("EPB214", message, settings[key].where, "Set the session key to 1.")
 
 
 def find_obstacle(target: PlannedTarget, platform: str) -> str | None:

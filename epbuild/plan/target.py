@@ -29,6 +29,8 @@ class OptionFile(Struct, frozen=True):
 
 NO_FALLBACK = "session.disable_cpu_ep_fallback"
 """Session key that forbids CPU fallback."""
+WEIGHTLESS_KEYS = ("ep.enable_weightless", "ep.enable_weightless_mode")
+"""Session keys that request contexts without weights."""
 
 
 class PlannedEp(Struct, frozen=True):
@@ -117,8 +119,7 @@ class PlannedTarget(Struct, frozen=True, dict=True):
     @property
     def weightless_key(self) -> str | None:
         """Session key that requests contexts without weights, or None."""
-        keys = ("ep.enable_weightless", "ep.enable_weightless_mode")
-        return next((key for key in keys if self.session_options.get(key, "0") != "0"), None)
+        return next((key for key in WEIGHTLESS_KEYS if self.session_options.get(key, "0") != "0"), None)
 
     @property
     def may_use_cpu(self) -> bool:

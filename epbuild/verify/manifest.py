@@ -15,6 +15,7 @@ from epbuild.core.digest import Blob
 from epbuild.core.records import convert
 from epbuild.core.safepath import BadReference, check_reference, open_regular
 from epbuild.plan.result import FallbackNode, ModelSignature
+from epbuild.plan.target import WEIGHTLESS_KEYS
 
 _FORMAT = 1
 _MAX_BYTES = 64 << 20  # A manifest lists all fallback nodes, which can be thousands.
@@ -71,6 +72,12 @@ class Manifest(Struct, frozen=True):
     """File of the provenance statement."""
     document: Mapping[str, Any] = field(default_factory=dict)
     """JSON document of the manifest."""
+
+    @property
+    def asks_for_weightless(self) -> bool:
+        """True if the target's session options requested weightless contexts."""
+        options = self.document.get("target", {}).get("session_options", {})
+        return any(options.get(key, "0") != "0" for key in WEIGHTLESS_KEYS)
 
     @property
     def unlisted(self) -> frozenset[str]:

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from epbuild.catalog.catalog import name_source_ep
-from epbuild.core.safepath import locate
-from epbuild.onnxfile.read.epcontext import SCHEMA_TYPES, EPContextNode
+from epbuild.core.safepath import BadReference, locate
+from epbuild.onnxfile.read.epcontext import SCHEMA_TYPES, WEIGHTLESS_MODE, EPContextNode
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.checks import check_embedded_size, check_references, check_whole
 from epbuild.verify.contexts import check_node_sources, check_partitions, check_sharing, check_targets
@@ -22,6 +22,7 @@ from epbuild.verify.signature import describe_signature_differences, describe_wr
 
 _MAX_PATH_LENGTH = 1024
 _FILE_FAULT = "one of its files failed a check"
+_WITH_WEIGHTS, _WITHOUT_DATA, _WITHOUT_WEIGHTS = "0", "1", "2"
 
 
 def check_models(artifact: ArtifactFolder) -> Iterator[Finding]:
@@ -58,24 +59,45 @@ def check_model_references(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def check_source_data(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that the external data of sources was emitted if compiled models need this data."""
+    """Check that the external data of sources was emitted if compiled models need this data.
+
+    Models with weightless contexts need all of it. If their contexts contain no weights at all, they also need the source model.
+    """
     manifest, listed = artifact.manifest, artifact.listed
     for name, model, header in artifact.compiled:
+        mode = header.metadata.get(WEIGHTLESS_MODE, _WITH_WEIGHTS)
+        if mode not in (_WITH_WEIGHTS, _WITHOUT_DATA, _WITHOUT_WEIGHTS):
+            yield Finding("source data", name, "skipped", f"Its {WEIGHTLESS_MODE} '{mode}' is unknown.")
+            continue
+        if mode == _WITHOUT_WEIGHTS and (missing := list(_find_missing_sources(model))):
+            yield from _make_findings("source data", name, missing, "EPB616", "Put the source model beside the compiled model.")
+            continue
         if manifest is None or model.file not in listed:
-            if header.external_data:
+            if header.external_data or mode != _WITH_WEIGHTS:
                 message = "Without a manifest, it is unknown whether the external data belongs to the model or to its source."
                 yield Finding("source data", name, "skipped", message)
             else:
                 yield Finding("source data", name, "passed")
             continue
-        needed = [location for location in header.external_data if location in listed[model.file].source_data]
+        source_data, is_weightless = listed[model.file].source_data, mode != _WITH_WEIGHTS or manifest.asks_for_weightless
+        needed = sorted(source_data) if is_weightless else [place for place in header.external_data if place in source_data]
         flaws = [
-            f"it refers to {location}, the external data of its source model, but this file was not emitted"
+            f"it {'needs' if is_weightless else 'refers to'} {location}, the external data of its source model, "
+            "but this file was not emitted"
             for location in needed
             if model.resolve_beside(location) not in manifest.files
         ]
-        hint = "Set compile.initializers to inline or external."
+        hint = None if is_weightless else "Set compile.initializers to inline or external."
         yield from _make_findings("source data", name, flaws, "EPB616", hint)
+
+
+def _find_missing_sources(model: Model) -> Iterator[str]:
+    """Yield a flaw for each source model of weightless contexts that is not beside the compiled model."""
+    for source in dict.fromkeys(node.onnx_model_filename for node in model.nodes if node.onnx_model_filename):
+        try:
+            locate(model.path.parent, source, "source model")
+        except BadReference as error:
+            yield f"its contexts contain no weights, and {error}"
 
 
 def check_signatures(artifact: ArtifactFolder) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from epbuild.core.defaults import MANIFEST
 from epbuild.engine.events import StepFinished
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.toolchain.process import Ending
-from tests.support.fake_builds import EMIT_DECODER, SHARE, Workshop
+from tests.support.fake_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop
 
 ON = ("share_weights: true", "share_weights: true\n    share_initializers: true")
 WEIGHTS = "decoder.weights.bin"
@@ -113,6 +113,17 @@ def test_ep_that_reads_source_data_gets_the_shared_file(workshop: Workshop) -> N
     manifest = json.loads(contents[MANIFEST])
     assert [model["source"]["weights_file"] for model in manifest["models"]] == [WEIGHTS, WEIGHTS]
     assert {file["path"]: file["role"] for file in manifest["files"]}[WEIGHTS] == "external-data"
+
+
+def test_the_data_of_a_weightless_context_is_emitted_beside_its_model(workshop: Workshop) -> None:
+    write_source(workshop.folder / "classifier.onnx", 3, external=True)
+    workshop.packages = {"onnxruntime": "1.31.1", "onnxruntime-ep-openvino": "1.8.1"}
+    plain = "  plain: {toolchain: openvino, ep: OpenVINOExecutionProvider, device: gpu"  # NPUs need a compiler for Windows
+    for more, names in (("", set()), (", session_options: {ep.enable_weightless: true}", {"classifier.data"})):
+        (_, _, _, (target, _)) = OPENVINO
+        workshop.write_recipe(*OPENVINO[:3], (target, f"{plain}{more}}}\n"))
+        assert workshop.build(EMIT_CLASSIFIER).exit_code == 0, workshop.events
+        assert {name for name in workshop.contents("classifier") if name.endswith(".data")} == names
 
 
 def test_weights_of_ep_and_source_models_are_emitted_once(workshop: Workshop) -> None:

@@ -459,6 +459,13 @@ def test_a_session_key_that_an_ep_of_the_target_rules_out_is_refused(workshop: P
     check(workshop, text, ("EPB214", sentence))
 
 
+def test_contexts_without_any_weights_are_refused_if_the_ep_keeps_inline_weights(workshop: Path) -> None:
+    lines = "    ep: openvino\n    device: {type: npu, virtual: true}\n    session_options: {ep.enable_weightless_mode: 2}\n"
+    text = target(lines, packages("onnxruntime==1.32.0, onnxruntime-ep-openvino==1.8.1"))
+    sentence = "the contexts of OpenVINOExecutionProvider contain all weights that are not external data"
+    assert ("EPB214", sentence) in {(problem.code, problem.message) for problem in problems_of(workshop, text)}
+
+
 def test_fallback_nodes_cannot_be_expected_where_fallback_is_disabled(workshop: Path) -> None:
     text = target(TARGET + NO_FALLBACK)
     for expected, problems in (("any", ["EPB214"]), ("2", ["EPB214"]), ("0", [])):

@@ -87,6 +87,7 @@ def list_files(
     eps: Sequence[Mapping[str, Any]] = ({"ep": QNN, "provider_options": {"backend_type": "htp", "soc_model": "SC8380XP"}},),
     models: Sequence[str] = tuple(GRAPHS),
     source: Mapping[str, Any] | None = None,
+    session_options: Mapping[str, str] | None = None,
     leave_out: Sequence[str] = (),
     left: Sequence[Mapping[str, Any]] = (),
 ) -> None:
@@ -106,7 +107,13 @@ def list_files(
         recipe="tiny-llm",
         group="decoder",
         share_weights=share,
-        target={"name": "npu", "eps": list(eps), "session_options": {}, "environment": {}, "unchecked_options": []},
+        target={
+            "name": "npu",
+            "eps": list(eps),
+            "session_options": dict(session_options or {}),
+            "environment": {},
+            "unchecked_options": [],
+        },
         toolchain={
             "python": "cpython-3.11",
             "platform": "linux-x86_64",

@@ -446,6 +446,37 @@ def test_models_that_share_weights_through_the_sources_data_need_that_data(tmp_p
     assert failures(tmp_path) == {("sharing", "group.weights.bin", "EPB616")}
 
 
+@pytest.mark.parametrize("requested", [True, False], ids=["by the target", "in the metadata"])
+def test_models_with_weightless_contexts_need_the_data_of_their_source(tmp_path: Path, requested: bool) -> None:
+    metadata = None if requested else {"weightless_mode": "1"}
+    save(tmp_path / "prefill_ctx.onnx", context_node("m.bin", source=OPENVINO), metadata=metadata)
+    (tmp_path / "m.bin").write_bytes(b"blob")
+    (tmp_path / "w.data").write_bytes(b"weights")
+    eps = [{"ep": OPENVINO, "provider_options": {}}]
+    options = {"ep.enable_weightless": "1"} if requested else {}
+    listing: dict[str, Any] = {"share": False, "eps": eps, "models": ["prefill"], "session_options": options}
+    data = {**SIGNATURE, "external_data": {"w.data": "ef" * 32}}
+    list_files(tmp_path, source=data, **listing)
+    assert failures(tmp_path) == set()
+    list_files(tmp_path, source=data, leave_out=["w.data"], **listing)
+    assert failures(tmp_path) == {("source data", "prefill_ctx.onnx", "EPB616")}
+
+
+def test_contexts_without_any_weights_need_the_source_model(tmp_path: Path) -> None:
+    node = context_node("m.bin", source=OPENVINO, onnx_model_filename="m.onnx")
+    model = save(tmp_path / "m_ctx.onnx", node, metadata={"weightless_mode": "2"})
+    (tmp_path / "m.bin").write_bytes(b"blob")
+    [found] = [finding for finding in findings(model) if finding.check == "source data"]
+    assert (found.outcome, found.code) == ("failed", "EPB616")
+    assert found.message == "Its contexts contain no weights, and the source model 'm.onnx' does not exist."
+    (tmp_path / "m.onnx").write_bytes(b"a model")
+    assert failures(model) == set()
+    model = save(tmp_path / "m_ctx.onnx", node, metadata={"weightless_mode": "9"})
+    assert [finding.message for finding in findings(model) if finding.check == "source data"] == [
+        "Its weightless_mode '9' is unknown."
+    ]
+
+
 def test_a_fault_of_one_model_does_not_prevent_loading_others(tmp_path: Path) -> None:
     for name, graph in GRAPHS.items():
         save(tmp_path / f"{name}_ctx.onnx", context_node(f"{name}.bin", partition_name=graph), external=f"{name}.data")

@@ -27,6 +27,8 @@ _ATTRIBUTE_FIELDS = frozenset({proto.ATTRIBUTE_NAME, proto.ATTRIBUTE_I, proto.AT
 _CONTEXT = "ep_cache_context"
 COMPATIBILITY: Final = "ep_compatibility_info."
 """Prefix of the metadata keys under which ONNX Runtime stores compatibility strings of EPs."""
+WEIGHTLESS_MODE: Final = "weightless_mode"
+"""Metadata key with the weights that the contexts lack: external data (1), or all (2). Contexts of EPs may lack weights without it."""
 _SCHEMA_INTEGERS = frozenset({"main_context", "embed_mode", "max_size"})
 _SCHEMA_TEXTS = frozenset({"ep_sdk_version", "onnx_model_filename", "hardware_architecture", "partition_name", "source", "notes"})
 _SCHEMA = _SCHEMA_INTEGERS | _SCHEMA_TEXTS | {_CONTEXT}
