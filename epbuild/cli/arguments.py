@@ -81,7 +81,7 @@ _GLOBS = "ids of steps, globs such as 'emit:decoder/*', or @FILE with one id or 
 Names = Annotated[list[str], _declare_names("[RECIPE] [STEP]...", f"{_GLOBS}; all steps if none is named", default_factory=list)]
 Json = Annotated[bool, declare_option("--json", help="Print JSON on standard output, and nothing else.")]
 AllWarnings = Annotated[
-    bool, declare_option("--all-warnings", help="Print every warning.", default="three of each code, and the total")
+    bool, declare_option("--all-warnings", help="Print every warning.", default="three with the same text, and the total")
 ]
 Locked = Annotated[bool, declare_option("--locked", help="Fail if a toolchain or a remote model differs from epbuild.lock.")]
 NoExec = Annotated[

@@ -20,7 +20,7 @@ from epbuild.report.formatting import join_names
 from epbuild.report.terminal.screen import BOLD, DIM, has_colors, paint, wrap
 
 _MAX_LINES = 20
-_MAX_TARGETS = 6
+_MAX_NAMES = 6
 _INDENT = "  "
 
 
@@ -42,7 +42,7 @@ def _format_section(heading: str, failures: Sequence[ReportedFailure]) -> Iterat
         yield from wrap(f"{failure.reason}. [{failure.code}]", others=_INDENT, long_words=False)
         hint = wrap(failure.hint, _INDENT, _INDENT, long_words=False) if failure.hint else ()
         yield from (paint(line, DIM, color) for line in hint)
-        lines = list(group_targets(failure.steps))
+        lines = list(group_steps(failure.steps))
         rest = len(lines) - _MAX_LINES
         for line in lines[: _MAX_LINES + (rest == 1)]:
             yield from wrap(line, _INDENT, _INDENT * 2, long_words=False)
@@ -51,17 +51,21 @@ def _format_section(heading: str, failures: Sequence[ReportedFailure]) -> Iterat
     yield ""
 
 
-def group_targets(steps: Sequence[str]) -> Iterator[str]:
-    """Yield each step, or one text for all steps that differ only in the target."""
+def group_steps(steps: Sequence[str]) -> Iterator[str]:
+    """Yield each step, or one text for all steps that differ only in the target, or in the model that they prepare."""
     groups: dict[tuple[str, str], dict[str, str]] = {}
     for step in steps:
-        group, _, rest = step.partition("/")
-        target, _, member = rest.partition("/")
-        groups.setdefault((group, member), {})[target] = step
-    for (group, member), targets in groups.items():
-        if len(targets) == 1:
-            yield escape_controls(*targets.values())
+        kind, _, rest = step.partition(":")
+        first, *others = rest.split("/", 2)
+        if kind == "prepare":
+            common, differing = f"prepare:*/{'/'.join(others)}", first
+        elif others and (kind != "emit" or len(others) == 2):
+            common, differing = "/".join([f"{kind}:{first}", "*", *others[1:]]), others[0]
+        else:  # an output of several groups or targets
+            common, differing = step, step
+        groups.setdefault((common, "model" if kind == "prepare" else "target"), {})[differing] = step
+    for (common, noun), found in groups.items():
+        if len(found) == 1:
+            yield escape_controls(*found.values())
         else:
-            name = f"{group}/*/{member}" if member else f"{group}/*"
-            listed = join_names([*targets], _MAX_TARGETS)
-            yield escape_controls(f"{name} for {len(targets)} targets: {listed}")
+            yield escape_controls(f"{common} for {format_count(len(found), noun)}: {join_names([*found], _MAX_NAMES)}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
@@ -35,6 +36,8 @@ _MAX_TITLE = 80
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # Line breaks in YAML, which determine the line numbers of positions.
 _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"?|'(?:[^']|'')*'?""")
 _SUBSTITUTION = re.compile(r"\$\{[^}]*\}?")
+_SPECIFIC = re.compile(r"'[^']*'|[0-9]+")
+"""Names and numbers, in which warnings about the same mistake differ."""
 _OPEN, _CLOSE = "[{", "]}"
 
 
@@ -48,7 +51,8 @@ class ProblemWriter:
     def __init__(self, *, all_warnings: bool = True) -> None:
         self._all_warnings = all_warnings
         self._lines_of = cache(_read_lines)
-        self._warned: dict[tuple[Kind, str], int] = {}
+        self._counts: Counter[tuple[Kind, str, str]] = Counter()
+        """Number of warnings by kind, code, and text without names and numbers."""
 
     def write(self, problems: Iterable[Problem], kind: Kind = "error", definition: Position | None = None) -> None:
         """Write the problems, sorted by location. If a step failed, its annotations point to its `definition` in the recipe."""
@@ -57,21 +61,26 @@ class ProblemWriter:
             self._write(problem, kind, color, definition)
 
     def warn(self, problems: Iterable[Problem], kind: Kind = "warning") -> None:
-        """Write the problems, sorted by location. Unless all warnings are enabled, write only the first three of each code."""
+        """Write the problems, sorted by location. Unless all warnings are enabled, write only three with the same text."""
         shown = []
         for problem in sorted(problems, key=get_sort_key):
-            number = self._warned[kind, problem.code] = self._warned.get((kind, problem.code), 0) + 1
-            if self._all_warnings or number <= _MAX_EXAMPLES:
+            key = kind, problem.code, _SPECIFIC.sub("", problem.message)
+            self._counts[key] += 1
+            if self._all_warnings or self._counts[key] <= _MAX_EXAMPLES:
                 shown.append(problem)
         self.write(shown, kind)
 
     def write_hidden(self) -> None:
         """Write the number of problems that `warn` has hidden since the last call of this method."""
-        for (kind, code), count in self._warned.items():
-            if count > _MAX_EXAMPLES and not self._all_warnings:
-                hidden = format_count(count - _MAX_EXAMPLES, f"more {kind}")
-                sys.stderr.write(f"epbuild: {hidden} [{code}]; --all-warnings shows all {count}\n")
-        self._warned.clear()
+        totals, hidden = Counter[tuple[Kind, str]](), Counter[tuple[Kind, str]]()
+        for (kind, code, _), count in self._counts.items():
+            totals[kind, code] += count
+            hidden[kind, code] += max(0, count - _MAX_EXAMPLES)
+        for (kind, code), count in hidden.items():
+            if count and not self._all_warnings:
+                more = format_count(count, f"more {kind}")
+                sys.stderr.write(f"epbuild: {more} like these [{code}]; --all-warnings shows all {totals[kind, code]}\n")
+        self._counts.clear()
 
     def _write(self, problem: Problem, kind: Kind, color: bool, definition: Position | None) -> None:
         stream = sys.stderr
@@ -99,7 +108,7 @@ def print_problems(problems: Iterable[Problem], kind: Kind = "error") -> None:
 
 
 def print_warnings(problems: Iterable[Problem], kind: Kind = "warning", *, all_warnings: bool) -> None:
-    """Write warnings or notes to standard error. Without `all_warnings`, write three of each code, and count the others."""
+    """Write warnings or notes to standard error. Without `all_warnings`, write three with the same text, and count the others."""
     writer = ProblemWriter(all_warnings=all_warnings)
     writer.warn(problems, kind)
     writer.write_hidden()

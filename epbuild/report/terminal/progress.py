@@ -307,7 +307,7 @@ def _shorten(problem: Problem) -> Problem:
 def make_reporter(*, json: bool, summary: Path | None = None, all_warnings: bool = True) -> Listener:
     """Return the listener of a build: JSON lines with `json`, or else live rows on a terminal and plain lines elsewhere.
 
-    Without `all_warnings`, rows and lines show three warnings of each code. Tables are written to the file `summary`, or by
+    Without `all_warnings`, rows and lines show three warnings with the same text. Tables are written to the file `summary`, or by
     default to the step summary of GitHub Actions.
     """
     if json:

@@ -11,6 +11,7 @@ import pytest
 from epbuild.core.errors import Problem, StepId
 from epbuild.engine.events import Completion, Event, RunFinished, RunStarted, StepFailed, StepFinished
 from epbuild.publish.sizes import OutputCompared
+from epbuild.report.terminal.failures import group_steps
 from epbuild.report.terminal.progress import make_reporter
 from epbuild.session.events import StepCompared
 
@@ -71,6 +72,17 @@ def test_each_reason_is_listed_once_with_its_steps(monkeypatch: pytest.MonkeyPat
         "  compile:g/x/c",
     ]
     assert lines[-2:] == ["", "4 failed, 5 skipped (3.00 s)"]
+
+
+def test_steps_of_a_reason_are_grouped_by_what_differs() -> None:
+    prepared = [f"prepare:{model}/1-quantize" for model in ("det", "cls")]
+    assert [*group_steps([*prepared, "prepare:det/2-opset"])] == [
+        "prepare:*/1-quantize for 2 models: det, cls",
+        "prepare:det/2-opset",
+    ]
+    assert [*group_steps(["verify:g/x", "verify:g/y"])] == ["verify:g/* for 2 targets: x, y"]
+    assert [*group_steps(["emit:g/x/zip", "emit:g/y/zip"])] == ["emit:g/*/zip for 2 targets: x, y"]
+    assert [*group_steps(["emit:g/zip", "emit:g/tar", "emit:zip"])] == ["emit:g/zip", "emit:g/tar", "emit:zip"]
 
 
 def test_problems_that_differ_only_in_model_names_are_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Many warnings: three of each code are shown, with the number of the rest, and each file is read once."""
+"""Many warnings: three of each text are shown, with the number of the rest, and each file is read once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def report(*, all_warnings: bool, ends: bool = True) -> None:
 
 
 THREE = [f"epbuild.yaml:{line}:1: warning: number {line}. [EPB233]" for line in (1, 2, 3)]
-REST = f"epbuild: {MANY - 3} more warnings [EPB233]; --all-warnings shows all {MANY}"
+REST = f"epbuild: {MANY - 3} more warnings like these [EPB233]; --all-warnings shows all {MANY}"
 
 
 def test_a_list_shows_three_of_each_code_and_the_number_of_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,16 @@ def test_a_list_shows_three_of_each_code_and_the_number_of_the_rest(monkeypatch:
     assert [line for line in lines if "EPB233" in line] == [*THREE, REST]
     assert sum("EPB100" in line for line in lines) == 3
     lines = shown(monkeypatch, lambda: print_warnings(problems(4), "note", all_warnings=False))
-    assert lines[-1] == "epbuild: 1 more note [EPB233]; --all-warnings shows all 4"
+    assert lines[-1] == "epbuild: 1 more note like these [EPB233]; --all-warnings shows all 4"
+
+
+def test_different_texts_of_one_code_are_all_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [
+        Problem("EPB233", f"{word} '{name}'", Position("epbuild.yaml", 9, 1)) for word in ("slow", "large") for name in "abcd"
+    ]
+    lines = shown(monkeypatch, lambda: print_warnings([*problems(MANY), *others], all_warnings=False))
+    assert [sum(word in line for line in lines) for word in ("number", "slow", "large")] == [3, 3, 3]
+    assert lines[-1] == f"epbuild: {MANY - 3 + 2} more warnings like these [EPB233]; --all-warnings shows all {MANY + 8}"
 
 
 def test_all_warnings_are_shown_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +122,6 @@ def test_commands_show_three_warnings_and_json_has_all(tmp_path: Path) -> None:
     for command in (["validate"], ["plan"], ["graph", "--format", "dot"]):
         few, every = epbuild(tmp_path, *command), epbuild(tmp_path, *command, "--all-warnings")
         assert (few.returncode, few.stderr.count("EPB233"), every.stderr.count("EPB233")) == (0, 4, 5), few.stderr
-        assert "epbuild: 2 more warnings [EPB233]; --all-warnings shows all 5\n" in few.stderr
+        assert "epbuild: 2 more warnings like these [EPB233]; --all-warnings shows all 5\n" in few.stderr
     for command in (["validate", "--json"], ["plan", "--json"]):
         assert [one["code"] for one in json.loads(epbuild(tmp_path, *command).stdout)["warnings"]] == ["EPB233"] * 5
