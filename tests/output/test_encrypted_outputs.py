@@ -17,9 +17,10 @@ from epbuild.core.errors import ChangeRefused, EnvironmentFailure, PlanError, Ve
 from epbuild.core.shown import NO_LINES
 from epbuild.diff.facts import Incomparable
 from epbuild.runtime.encryption import MAGIC, decrypt
+from epbuild.toolchain.process import Ending
 from epbuild.verify.artifact import find_artifacts
 from epbuild.verify.static import check_artifact
-from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, Workshop
+from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, Workshop, context_model
 
 KEY = "5a" * 32
 ENCRYPT = "encrypt: {key_variable: CONTEXT_KEY, key_id: first}"
@@ -185,3 +186,51 @@ def test_decrypt_writes_nothing_if_it_fails(workshop: Workshop, tmp_path: Path, 
         decrypt_artifact(folder, tmp_path / "new", "CONTEXT_KEY", NO_LINES)
     with pytest.raises(VerifyError, match="Run `epbuild decrypt`"):
         inspect([folder / "classifier_ctx.onnx"])
+
+
+CONTOSO = """\
+ep = "ContosoExecutionProvider"
+short = "contoso"
+kind = "plugin"
+origin = "doc Contoso EP 3.1"
+module = "contoso_ep"
+distributions = ["contoso-ep"]
+sources = ["ContosoExecutionProvider"]
+
+[binary]
+read_callback = true
+"""
+BINARY = "classifier_contoso.bin"
+
+
+def compile_for_contoso(command: object, folder: Path, log: Path, **options: object) -> Ending:
+    """Act as the worker of an EP that writes a context binary."""
+    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    [member] = request["members"]
+    onnx.save(context_model({"ContosoExecutionProvider": "its_own.bin"}), folder / member["output"])
+    (folder / "out" / "its_own.bin").write_bytes(b"plain context" * 10_000)
+    log.touch()
+    return Ending("exited", 0, ({"event": "finished", "peak_memory": None},), ())
+
+
+def test_context_binary_of_an_ep_with_the_callback_is_encrypted(workshop: Workshop) -> None:
+    (workshop.folder / "contoso.toml").write_text(CONTOSO, encoding="utf-8")
+    workshop.run_worker = compile_for_contoso
+    workshop.write_recipe(
+        ("name: small\n", "name: small\ncatalogs: [contoso.toml]\n"),
+        ("packages: [onnxruntime-qnn==2.7.0]", "packages: [onnxruntime-qnn==2.7.0, contoso-ep==3.1]"),
+        ("  plain: {toolchain: qnn, ep: QNNExecutionProvider}", "  plain: {toolchain: qnn, ep: ContosoExecutionProvider}"),
+        ('"dist/${group}"}', f'"dist/${{group}}", groups: [classifier], {ENCRYPT}}}'),
+    )
+    workshop.packages["contoso-ep"] = "3.1"
+    assert workshop.build(EMIT_CLASSIFIER).exit_code == 0, workshop.problems
+    files = workshop.contents("classifier")
+    [node] = [node for node in onnx.load_from_string(files["classifier_ctx.onnx"]).graph.node if node.op_type == "EPContext"]
+    assert BINARY.encode() in [attribute.s for attribute in node.attribute]
+    content = b"".join(decrypt(io.BytesIO(files[BINARY]), bytes.fromhex(KEY), BINARY)[1])
+    assert content == b"plain context" * 10_000
+    assert not any(b"plain context" in data for data in files.values())
+    [artifact] = find_artifacts(workshop.output("classifier"))
+    found = list(check_artifact(artifact))
+    assert not [finding for finding in found if finding.outcome == "failed"]
+    assert not [finding for finding in found if finding.check in {"target", "partitions"}]

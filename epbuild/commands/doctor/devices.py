@@ -125,6 +125,8 @@ class EpHealth(Struct, frozen=True):
     attempt: CompileAttempt | None = None
     emulated: bool = False
     """True if the devices only emulate the device that the EP compiles for."""
+    read_callback: bool | None = None
+    """True if the EP can read context binaries through a callback of the application. None if this is unknown."""
 
 
 class ToolchainHealth(Struct, frozen=True):
@@ -245,7 +247,8 @@ class EpSurvey(Struct, frozen=True):
         if not why and not limit and self.attempts:
             with tempfile.TemporaryDirectory(prefix="epbuild-doctor-", ignore_cleanup_errors=True) as scratch:
                 attempt = self._attempt_compile(AttemptSetup(environment, Path(scratch), self.cancelled), asked, recipe)
-        return EpHealth(entry.ep, packages, own, why, limit=limit, attempt=attempt, emulated=emulated)
+        known = entry.binary.read_callback
+        return EpHealth(entry.ep, packages, own, why, limit=limit, attempt=attempt, emulated=emulated, read_callback=known)
 
     def _attempt_compile(self, setup: AttemptSetup, asked: _RequestedEp, recipe: Recipe | None) -> CompileAttempt | None:
         try:
@@ -292,7 +295,7 @@ def _read_device(report: Any) -> EpDevice:
 
 
 def _make_unprovisioned(asked: _RequestedEp) -> EpHealth:
-    return EpHealth(asked.entry.ep, "", limit=_find_limit(asked))
+    return EpHealth(asked.entry.ep, "", limit=_find_limit(asked), read_callback=asked.entry.binary.read_callback)
 
 
 def _find_limit(asked: _RequestedEp) -> str:

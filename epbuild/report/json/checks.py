@@ -174,6 +174,8 @@ class EpView(View, frozen=True, kw_only=True):
     """Devices of the EP."""
     emulated: bool
     """True if the devices only emulate the device that the EP compiles for."""
+    read_callback: bool | None
+    """True if the EP can read context binaries through a callback of the application; null if this is unknown."""
     missing: str | None
     """Reason why ONNX Runtime lacks the EP; null if it has the EP."""
     limit: str | None

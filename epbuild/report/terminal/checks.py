@@ -100,12 +100,21 @@ def print_devices(found: Diagnoses) -> None:
     if rows:
         head, *lines = format_columns([("EP", "ONNX Runtime", "device", "compiles for", "loads"), *rows])
         print_lines([paint(head, BOLD, color), *lines, ""])
+    _print_callbacks([ep for toolchain in found.toolchains for ep in toolchain.eps])
     printer = HealthPrinter()
     for check in found.checks:
         if check.state != "ok":
             printer.print_check(check)
     if not found.is_healthy:
         print_line("Builds cannot run until the errors are fixed.")
+
+
+def _print_callbacks(eps: Sequence[EpHealth]) -> None:
+    """Print which EPs can read encrypted context binaries through a callback, if this is known."""
+    for answer, text in ((True, "are read through a callback by"), (False, "are not read by")):
+        names = dict.fromkeys(ep.ep for ep in eps if ep.read_callback is answer)
+        if names:
+            print_lines(wrap(f"Encrypted context binaries {text} {', '.join(names)}."))
 
 
 def _format_ep(ep: EpHealth, onnxruntime: str | None) -> tuple[str, ...]:
