@@ -7,10 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from tests.support.commands import RECIPE, write_model
 
@@ -61,7 +64,7 @@ def test_a_recipe_with_a_mistake_is_not_committed(tmp_path: Path, exhaustive: bo
         source = {"repo": str(hooks), "rev": commit_checkout(hooks), "hooks": [{"id": "epbuild-validate"}]}
     else:
         [manifest] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
-        source = {"repo": "local", "hooks": [{**manifest, "language": "system"}]}
+        source = {"repo": "local", "hooks": [{**manifest, "language": "system", "additional_dependencies": []}]}
     (repository / ".pre-commit-config.yaml").write_text(json.dumps({"repos": [source]}), encoding="utf-8")
     hook = [sys.executable, "-m", "pre_commit", "run", "--files"]
     own = {"PRE_COMMIT_HOME": str(tmp_path / "installed"), "PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PIP_NO_COMPILE": "1"}
@@ -72,3 +75,42 @@ def test_a_recipe_with_a_mistake_is_not_committed(tmp_path: Path, exhaustive: bo
     assert "wrong.epbuild.yaml:14:7: error: QNNExecutionProvider has no option 'soc_modell'" in done.stdout
     assert "other.yaml" not in done.stdout
     assert run(repository, *hook, "epbuild.yaml", **own).returncode == 0
+
+
+def find_dependencies(name: str) -> set[str]:
+    """Return the installed distributions that a distribution needs, without extras."""
+    found: set[str] = set()
+    names = {name}
+    while names:
+        found |= names
+        required = [Requirement(text) for each in names for text in requires(each) or []]
+        wanted = {each.name.lower() for each in required if each.marker is None or each.marker.evaluate({"extra": ""})}
+        names = {each.replace("_", "-") for each in wanted} - found
+    return found - {name}
+
+
+def test_the_hook_installs_everything_that_validate_imports(tmp_path: Path) -> None:
+    [manifest] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    listed = [Requirement(text) for text in manifest["additional_dependencies"] if not text.startswith("--")]
+    direct = {each.name: each.specifier for each in map(Requirement, requires("epbuild") or [])}
+    assert all(each.specifier in (SpecifierSet(), direct.get(each.name)) for each in listed)
+    all_of_it = find_dependencies("epbuild")
+    missing = all_of_it - {each.name for each in listed}
+    assert {"numpy", "onnx", "uv"} <= missing
+    assert len(missing) + len(listed) == len(all_of_it)
+    modules = [module for module, owners in packages_distributions().items() if {name.lower() for name in owners} <= missing]
+    recipes = [str(ROOT / "recipes" / f"{name}.yaml") for name in ("cache", "llm", "openvino")]
+    wrong = tmp_path / "wrong.epbuild.yaml"
+    wrong.write_text(RECIPE.replace("soc_model:", "soc_modell:").replace("path: dist", "pat: dist"), encoding="utf-8")
+    write_model(tmp_path / "relu.onnx")
+    code = f"import sys; sys.modules.update(dict.fromkeys({modules}))\nfrom epbuild.cli.app import execute\n"
+    done = run(
+        tmp_path,
+        sys.executable,
+        "-c",
+        f"{code}print([execute(['validate', one]) for one in {[*recipes, str(wrong)]}])",
+        PYTHONPATH=str(ROOT),
+        EPBUILD_CACHE_DIR=str(tmp_path / "cache"),
+    )
+    assert done.stdout.splitlines()[-1:] == [str([*(0 for _ in recipes), 2])], done.stdout + done.stderr
+    assert done.stderr.splitlines()[-1] == "4 errors", done.stderr
