@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.support.encrypted_files import link_cryptography
 from tests.support.projects import RECIPES, Project, toolchain_python
 
 pytestmark = [
@@ -96,22 +96,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
-@pytest.fixture
-def cryptography_folder(tmp_path: Path) -> Path:
-    """Return a folder with only the package cryptography, for an interpreter that lacks it."""
-    for name in ("cryptography", "cffi", "_cffi_backend"):
-        spec = importlib.util.find_spec(name)
-        assert spec is not None
-        assert spec.origin is not None
-        place = Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
-        (tmp_path / place.name).symlink_to(place)
-    return tmp_path
-
-
-def test_the_runtime_opens_models_and_data_from_memory(built: Project, cryptography_folder: Path) -> None:
+def test_the_runtime_opens_models_and_data_from_memory(built: Project, tmp_path: Path) -> None:
     done = subprocess.run(
         [toolchain_python("onnxruntime-qnn==2.7.0"), "-c", RUN, built.folder / "dist"],
-        env={**os.environ, "PYTHONPATH": f"{RECIPES.parent}{os.pathsep}{cryptography_folder}"},
+        env={**os.environ, "PYTHONPATH": f"{RECIPES.parent}{os.pathsep}{link_cryptography(tmp_path)}"},
         capture_output=True,
         text=True,
         timeout=120,
