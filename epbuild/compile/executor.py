@@ -377,18 +377,19 @@ def _copy_source_data(group: SessionGroup, member: Member, execution: Execution)
     """Copy the source's external data beside a compiled model that still uses the data, because ONNX Runtime does not copy it.
 
     A model uses the data if its initializers stay in the source, if its EP shares weights through the source's data, or if its
-    context is weightless. In the last two cases, return the locations of the data.
+    context is weightless. In the last two cases, return the locations of the data. The data includes the context binaries of a source
+    that is partly compiled.
     """
     shared = group.share and any(ep.entry.sharing.weights == "source" for ep in group.target.eps)
     shared = shared or group.target.weightless_key is not None
-    if not shared and member.compile.initializers != "source":
+    if not shared and member.compile.initializers != "source" and not member.compiled_files.context_sources:
         return ()
     external, staging = member.external, execution.staging
     if group.weights_file is not None:
         weights = (staging / member.source).parent / group.weights_file
         external = {group.weights_file: weights} if weights.exists() else {}
     if not shared:
-        used = _list_data(staging / member.output)
+        used = _list_references(staging / member.output)
         external = {location: path for location, path in external.items() if posixpath.normpath(location) in used}
     for location, path in external.items():
         target = (staging / member.output).parent / location
@@ -400,12 +401,17 @@ def _copy_source_data(group: SessionGroup, member: Member, execution: Execution)
     return tuple(external) if shared else ()
 
 
-def _list_data(model: Path) -> set[str]:
-    """Return the locations of a compiled model's external data. A missing or malformed model has none, because the verifier reports it."""
+def _list_references(model: Path) -> set[str]:
+    """Return the locations of a compiled model's external data and context binaries.
+
+    A missing or malformed model has none, because the verifier reports it.
+    """
     try:
-        return {posixpath.normpath(location) for location in read_header(model).external_locations}
+        header = read_header(model)
     except (MalformedModel, FileNotFoundError):
         return set()
+    binaries = (node.reference for node in header.ep_context_nodes if node.reference is not None)
+    return {posixpath.normpath(location) for location in (*header.external_locations, *binaries)}
 
 
 def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[CompiledModel, ...]:

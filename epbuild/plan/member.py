@@ -16,12 +16,18 @@ from epbuild.recipe.template import substitute
 
 
 class ModelFiles(Struct, frozen=True):
-    """Files of a model: its graph, and each external data file by its location in the graph."""
+    """Files of a model: its graph, and each external data file by its location in the graph.
+
+    If the model already has EPContext nodes, `external` includes their context binaries.
+    """
 
     graph: Path
     external: Mapping[str, Path] = field(default_factory=dict)
     subgraph_data: frozenset[str] = frozenset()
     """Locations of the external data files of tensors in subgraphs. ONNX Runtime rejects such a file if it has a second hard link."""
+
+    context_sources: tuple[str, ...] = ()
+    """Values of `source` in the model's EPContext nodes. Empty for a model that is not compiled."""
 
     @property
     def all(self) -> tuple[Path, ...]:

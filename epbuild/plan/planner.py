@@ -44,7 +44,7 @@ from epbuild.plan.selection import NOWHERE, Places, select_steps
 from epbuild.plan.sessions import Session, find_sharing_set_problems, find_size_limit_problems, list_sessions
 from epbuild.plan.shapes import find_model_size_problems, find_predicted_problems, fit_inputs, predict_header
 from epbuild.plan.source_problems import find_data_name_problems, find_source_problems, find_source_warnings
-from epbuild.plan.sources import Locate, SourceModel, find_source
+from epbuild.plan.sources import Locate, SourceModel, find_source, make_compiled_problem
 from epbuild.plan.steps import Action, CopiedModel, Emission, Genai, Merging, Part, Plan, SessionGroup, Step
 from epbuild.plan.target import PlannedTarget
 from epbuild.plan.toolchain_problems import find_toolchain_problems
@@ -101,7 +101,7 @@ def check_partial_recipe(recipe: Recipe) -> list[Problem]:
         if model.make is not None or model.parent is not None:
             continue
         try:
-            find_source(model, recipe.directory, lambda model: None)
+            find_source(model, recipe.directory, lambda model: None, may_be_compiled=True)
         except PlanError as error:
             work.problems += error.problems
     return work.problems
@@ -400,7 +400,7 @@ class _Work:
             if name not in wanted or model.make is not None:
                 continue
             try:
-                source = find_source(model, self.recipe.directory, locate, self.memo)
+                source = find_source(model, self.recipe.directory, locate, self.memo, may_be_compiled=True)
             except PlanError as error:
                 self.problems += error.problems
             else:
@@ -414,7 +414,9 @@ class _Work:
                 if item.is_make:
                     beginnings[item.model.name] = tuple(prepared.staged.values())
                 source = found.get(item.model.origin.name) if item.after is None else None
-                if source is not None:
+                if source is not None and source.files.context_sources:
+                    self.problems.append(make_compiled_problem(item.model))
+                elif source is not None:
                     self.problems += find_model_size_problems(item.model, source.header, source.files.graph)
                     self.problems += find_data_name_problems(item.model.name, item.model, source.files.external)
                     prepared = replace(prepared, source=source.files).with_shapes(source.header)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,7 +34,7 @@ def compile_document(group: SessionGroup, digests: Mapping[Path, str], toolchain
     return {
         "format": FORMAT,
         "contract": CONTRACT,
-        "members": [_build_member(member, digests) for member in group.members],
+        "members": [_build_member(member, group.target.eps, digests) for member in group.members],
         **({} if group.compiled else {"compiled": False}),
         "share_weights": group.share,
         **_build_shared_initializers(group),
@@ -105,7 +105,14 @@ def _build_ep(ep: PlannedEp, digests: Mapping[Path, str]) -> dict[str, Any]:
     }
 
 
-def _build_member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
+def _build_compiled(member: Member, eps: Sequence[PlannedEp]) -> dict[str, Any]:
+    """Return the EPs that already compiled a part of a member's source. They must not compile the model again."""
+    sources = member.compiled_files.context_sources
+    names = [ep.entry.ep for ep in eps if any(ep.entry.has_source(source) for source in sources)]
+    return {"compiled_by": names} if names else {}
+
+
+def _build_member(member: Member, eps: Sequence[PlannedEp], digests: Mapping[Path, str]) -> dict[str, Any]:
     settings = member.compile
     values = {name: getattr(settings, name) for name in _list_setting_names()}
     if not settings.initializer_names:
@@ -119,6 +126,7 @@ def _build_member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]
         "read": "bytes" if member.model.load_from == "memory" else "file",
         **_build_inputs(member),
         **_build_dimensions(member),
+        **_build_compiled(member, eps),
         "compile": {
             **values,
             "external_file": member.external_file,

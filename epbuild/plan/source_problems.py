@@ -14,6 +14,7 @@ from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.plan.known_patterns import describe_dynamic_nodes
 from epbuild.plan.member import Member
 from epbuild.plan.shapes import find_shape_problems, find_shape_warnings
+from epbuild.plan.sources import make_compiled_problem
 from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.model import ModelSpec
 
@@ -21,6 +22,7 @@ from epbuild.recipe.model import ModelSpec
 def find_source_problems(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> list[Problem]:
     """Return the problems of the members of a session group. `headers` has the headers of known sources, by member."""
     found = [*_find_unopenable(group, headers), *_find_inline_weights(group, headers)] if group.compiled else []
+    found += _find_compiled(group)
     for member in group.members:
         found += find_data_name_problems(member.name, member.model, member.external if member.has_files else ())
         if member.name in headers:
@@ -46,6 +48,25 @@ def _find_unused_patterns(member: Member, header: ModelHeader) -> Iterator[Probl
             message = f"'{pattern}' matches no initializer of the model '{member.name}'"
             hint = "Correct the pattern, or ignore this warning if graph optimization creates the initializer."
             yield Problem("EPB268", message, member.compile.initializers_where, hint)
+
+
+def _find_compiled(group: SessionGroup) -> Iterator[Problem]:
+    """Yield a problem for each compiled member whose other nodes the target does not compile."""
+    for member in group.members:
+        sources = member.compiled_files.context_sources if member.has_files else ()
+        if not sources:
+            continue
+        eps = group.target.compiling
+        unknown = [source for source in sources if not any(ep.entry.has_source(source) for ep in eps)]
+        others = [ep for ep in eps if not any(ep.entry.has_source(source) for source in sources)]
+        if group.share or not group.compiled:
+            yield make_compiled_problem(member.model)
+        elif unknown:
+            hint = f"To compile its other nodes, list the EP of '{unknown[0]}' in the 'eps' of '{group.target.name}' too."
+            yield make_compiled_problem(member.model, hint)
+        elif not others:
+            hint = f"To compile its other nodes with a second EP, list that EP in the 'eps' of '{group.target.name}' too."
+            yield make_compiled_problem(member.model, hint)
 
 
 def _find_dynamic_nodes(member: Member, header: ModelHeader, group: SessionGroup) -> Iterator[Problem]:

@@ -59,9 +59,10 @@ class SourceModel(Struct, frozen=True, dict=True):
 class SourceReferences(Struct, frozen=True):
     """Part of a model's header that planning always needs. It is small, so that a memo can store it for every model."""
 
-    is_compiled: bool
+    context_sources: tuple[str, ...]
+    """Values of `source` in the EPContext nodes."""
     external: tuple[str, ...]
-    """Locations of external data."""
+    """Locations of external data, and references of context binaries."""
     subgraph_data: tuple[str, ...]
     """Locations of external data that a subgraph refers to."""
 
@@ -70,20 +71,21 @@ Locate = Callable[[ModelSpec], Path | None]
 """Function that returns the path of a remote model's graph on this machine, or None if the model has not been fetched."""
 
 
-def find_source(model: ModelSpec, base: Path, locate: Locate, memo: Memo = NO_MEMO) -> SourceModel | None:
+def find_source(
+    model: ModelSpec, base: Path, locate: Locate, memo: Memo = NO_MEMO, *, may_be_compiled: bool = False
+) -> SourceModel | None:
     """Find the files of `model`, relative to the recipe's folder `base`. Return None for a remote model that has not been fetched.
 
-    Raises PlanError with every problem if the model is missing, damaged or already compiled, or if its external data is missing or in
-    a folder from which ONNX Runtime refuses to read.
+    Raises PlanError with every problem if the model is missing or damaged, or if its external data is missing or in a folder from which
+    ONNX Runtime refuses to read. Unless `may_be_compiled`, a model with EPContext nodes is a problem too.
     """
     graph = locate(model) if model.is_remote else _find_graph(model, base)
     if graph is None:
         return None
     now = time.time_ns()
     references, header, graph_key = _read_references(model, graph, now, memo)
-    if references.is_compiled:
-        message = f"the model '{model.name}' is already compiled: it contains EPContext nodes"
-        raise _make_error("EPB205", model, message, "Use the model that it was compiled from.")
+    if references.context_sources and (model.is_remote or not may_be_compiled):
+        raise PlanError(make_compiled_problem(model))
     folder = _find_data_folder(model, base, graph) if references.external else graph.parent
     external: dict[str, Path] = {}
     keys: list[StatKey | None] = [graph_key]
@@ -100,9 +102,15 @@ def find_source(model: ModelSpec, base: Path, locate: Locate, memo: Memo = NO_ME
             keys.append(None)
     if problems:
         raise PlanError(*problems)
-    files = ModelFiles(graph, external, frozenset(references.subgraph_data))
+    files = ModelFiles(graph, external, frozenset(references.subgraph_data), references.context_sources)
     is_settled = all(key is not None and key.is_settled(now) for key in keys)
     return SourceModel(model, files, header, tuple(zip(map(str, files.all), keys, strict=True)) if is_settled else None)
+
+
+def make_compiled_problem(model: ModelSpec, hint: str = "") -> Problem:
+    """Return the problem of a model that is already compiled. `hint` is one more sentence of advice."""
+    message = f"the model '{model.name}' is already compiled: it contains EPContext nodes"
+    return Problem("EPB205", message, model.path_where, f"Use the model that it was compiled from. {hint}".rstrip())
 
 
 def _read_references(model: ModelSpec, graph: Path, now: int, memo: Memo) -> tuple[SourceReferences, ModelHeader | None, StatKey]:
@@ -122,11 +130,15 @@ def _read_references(model: ModelSpec, graph: Path, now: int, memo: Memo) -> tup
     def read() -> SourceReferences:
         nonlocal header
         header = _read_header(model, graph)
-        return SourceReferences(header.is_compiled, header.external_locations, tuple(sorted(header.subgraph_data)))
+        nodes = header.ep_context_nodes
+        binaries = [node.reference for node in nodes if node.reference is not None]
+        locations = tuple(dict.fromkeys((*header.external_locations, *binaries)))
+        sources = tuple(dict.fromkeys(node.source or "" for node in nodes))
+        return SourceReferences(sources, locations, tuple(sorted(header.subgraph_data)))
 
     key = StatKey.of(graph, seen)
     inputs = (str(graph), key) if key.is_settled(now) else None
-    references = memo.value("references of a model", inputs, read, SourceReferences)
+    references = memo.value("files of a model", inputs, read, SourceReferences)
     return references, header, key
 
 

@@ -204,7 +204,10 @@ def with_inputs(
             Path(os.path.relpath(path, finder.base)).as_posix(): path
             for path in _find_input_files(checked.choice, finder, problems)
         }
-        if checked.name in headers:
+        if checked.name in headers and headers[checked.name].is_compiled:
+            message = f"the numbers of '{checked.name}' cannot be checked: the CPU does not run the EPContext nodes of its source"
+            problems.append(Problem("EPB205", message, member.model.path_where, "Remove 'verify'."))
+        elif checked.name in headers:
             problems += _find_unknown_inputs(checked, headers[checked.name])
         # Only the prepared model itself shows whether it can be compared with its source.
         chosen_one = checked.choice.reference if member.prepared is not None else None

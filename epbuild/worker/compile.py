@@ -237,6 +237,8 @@ def make_session_options(onnxruntime: Any, request: dict[str, Any], member: dict
         options.log_severity_level = request["node_log"]["severity"]
     register_custom_ops(options, request["custom_ops"])
     for ep, device in zip(request["eps"], devices):  # noqa: B905 - older interpreters
+        if ep["name"] in member.get("compiled_by", ()):
+            continue  # the EP fails if the source already has its nodes, and ONNX Runtime keeps them
         if device is not None:
             options.add_provider_for_devices([device], ep["options"])
         elif hasattr(options, "add_provider"):

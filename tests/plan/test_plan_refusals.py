@@ -90,9 +90,9 @@ def test_a_model_with_converted_line_endings_gets_a_gitattributes_hint(workshop:
 
 
 def test_a_compiled_model_is_refused_as_a_source(workshop: Path) -> None:
-    write_model(workshop / "models" / "prefill.onnx", compiled=True)
-    text = edited(RECIPE, (PREFILL, f"prefill:\n    path: {MARK}models/prefill.onnx"))
-    check(workshop, text, ("EPB205", "the model 'prefill' is already compiled"))
+    write_model(workshop / "models" / "classifier.onnx", compiled=True)
+    text = edited(RECIPE, ("classifier: models/classifier.onnx", f"classifier: {MARK}models/classifier.onnx"))
+    check(workshop, text, ("EPB205", "the model 'classifier' is already compiled"))
 
 
 def save_with_overridable_weights(path: Path, ir_version: int) -> None:

@@ -246,6 +246,12 @@ def test_member_session_has_only_its_own_settings() -> None:
     assert decode.entries == {**asked["session_options"], "ep.share_ep_contexts": "1", "ep.stop_share_ep_contexts": "1"}
 
 
+def test_an_ep_that_compiled_a_part_of_the_source_is_left_out(group: Group) -> None:
+    other = plugin(name="OtherExecutionProvider", registration="OtherExecutionProvider", library="libother.so")
+    group.compile(request(eps=[other, plugin()], prefill={"compiled_by": [QNN]}))
+    assert [len(group.compiled(name)["providers"]) for name in ("prefill", "decode")] == [1, 2]
+
+
 def test_every_optimization_level_of_a_recipe_is_known_to_onnx_runtime() -> None:
     assert set(worker.OPTIMIZATION_LEVELS) == set(get_args(GraphOptimization))
     assert all(hasattr(fake.GraphOptimizationLevel, name) for name in worker.OPTIMIZATION_LEVELS.values())
