@@ -14,7 +14,7 @@ from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Literal
 
 import cmarkgfm
 import pytest
@@ -23,6 +23,7 @@ from cmarkgfm.cmark import Options
 from playwright.sync_api import Error
 
 from epbuild.commands.schema import SCHEMAS, build_editor_schema
+from tests.support.axe import find_problems
 from tests.support.browser import opened_browser
 from tools.site import document
 
@@ -174,6 +175,17 @@ def address(site: Path) -> Iterator[str]:
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the standard library has it
         """Log nothing. The browser reports failures."""
+
+
+@pytest.mark.exhaustive
+def test_axe_finds_no_serious_problem_on_the_site(address: str) -> None:
+    themes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+    with opened_browser() as browser:
+        for theme in themes:
+            page = browser.new_page(color_scheme=theme)
+            for name in ("", "getting-started/tutorial/", "reference/errors/"):
+                page.goto(f"{address}{name}")
+                assert find_problems(page) == [], name
 
 
 @pytest.mark.gate

@@ -46,6 +46,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return document(markdown, posixpath.join("docs", posixpath.dirname(page.file.src_uri)).rstrip("/"))
 
 
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Name the search dialog of the theme for screen readers."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+
+
 def document(markdown: str, folder: str) -> str:
     """Return a document of `folder`, a folder of the repository, with links for the site. The root of the site is `docs`."""
     here = folder if folder.startswith("docs") else "docs"

@@ -162,7 +162,12 @@ export function logEnd(step, open = false) {
   if (!step?.log) return null;
   const lines = counted(step.log.split("\n").length, "line");
   const label = `Last ${lines} of the log of ${step.id}`;
-  return el("details.fold", { open }, el("summary", {}, label), el("pre.log", { tabindex: 0 }, step.log));
+  return el(
+    "details.fold",
+    { open },
+    el("summary", {}, label),
+    el("pre.log", { tabindex: 0, role: "region", "aria-label": label }, step.log),
+  );
 }
 
 /** @param {import("./report-types.d.ts").Coverage} row */

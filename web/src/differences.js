@@ -38,7 +38,7 @@ export function differencesSum() {
   const published = build?.published ?? [];
   return published.length
     ? [
-        el("p.large", {}, count(published.length), published.length === 1 ? " output" : " outputs"),
+        el("div.large", {}, count(published.length), published.length === 1 ? " output" : " outputs"),
         el("p", {}, "emitted by the last build"),
       ]
     : el("p", {}, "The last build changed no output.");

@@ -104,7 +104,7 @@ export function message(text) {
  * @param {string} text
  */
 export function reasonText(text) {
-  const [, head, logged, rest] = text.match(/^(.*The EP logged: )(.*?)(?:\. (The recipe expects .*))?$/s) ?? [];
+  const [, head, logged, rest] = text.match(/^(.*(?:The EP|, and) logged: )(.*?)(?:\. (The recipe expects .*))?\.?$/s) ?? [];
   if (!logged) return el("p.reason", {}, message(text));
   return [
     el("p.reason", {}, message(head)),

@@ -175,7 +175,6 @@ function graphNode({ cluster, x, y, width, height }, open, center) {
     {
       class: `node ${kind}${chosen ? " chosen" : ""}`,
       role: "button",
-      "aria-label": label,
       transform: `translate(${x - width / 2},${y - height / 2})`,
       click: activate,
       keydown: activate,
@@ -184,9 +183,17 @@ function graphNode({ cluster, x, y, width, height }, open, center) {
     single ? null : svg("rect.box.behind", { x: 4, y: 4, width, height, rx: 5 }),
     svg("rect.box", { width, height, rx: 5 }),
     svg("rect.letter", { width: 24, height, rx: 5 }),
-    svg("text.letter", { x: 12, y: height / 2, dy: "0.35em", "text-anchor": "middle" }, OUTCOME_LETTERS[worst] ?? "–"),
-    svg("text", { x: 32, y: height / 2 - 7, dy: "0.35em" }, nodeLabel(cluster.name)),
-    svg("text.small", { x: 32, y: height / 2 + 9, dy: "0.35em" }, single ? nodeLabel(why ?? worst) : clusterSum(cluster)),
+    svg(
+      "text.letter",
+      { x: 12, y: height / 2, dy: "0.35em", "text-anchor": "middle", "aria-hidden": "true" },
+      OUTCOME_LETTERS[worst] ?? "–",
+    ),
+    svg("text", { x: 32, y: height / 2 - 7, dy: "0.35em", "aria-hidden": "true" }, nodeLabel(cluster.name)),
+    svg(
+      "text.small",
+      { x: 32, y: height / 2 + 9, dy: "0.35em", "aria-hidden": "true" },
+      single ? nodeLabel(why ?? worst) : clusterSum(cluster),
+    ),
   );
 }
 
@@ -228,7 +235,7 @@ function addZoom(picture, inside, layout, center) {
     buttons: [
       button("+", "Zoom in", () => target.call(zoom.scaleBy, 1.4)),
       button("−", "Zoom out", () => target.call(zoom.scaleBy, 1 / 1.4)),
-      button("Fit", "Show the whole graph", fit),
+      button("Fit", "Fit the whole graph", fit),
     ],
   };
 }

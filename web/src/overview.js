@@ -37,13 +37,13 @@ export function drawOverview(section) {
       {},
       tile("Coverage", "coverage", coverageSum(report.coverage)),
       tile("Failed", failed.length ? "failures" : "graph", failedSum(failed)),
-      tile("Size", "sizes", el("p.large", {}, bytes(total)), el("p", {}, outputsSum())),
+      tile("Size", "sizes", el("div.large", {}, bytes(total)), el("p", {}, outputsSum())),
       report.sharing.length ? tile("Sharing", "sharing", sharingSum()) : null,
       build
         ? tile(
             "Time",
             "timeline",
-            el("p.large", {}, seconds(build.seconds)),
+            el("div.large", {}, seconds(build.seconds)),
             slowest ? el("p", {}, "longest: ", seconds(slowest.seconds), ", ", stepLink(slowest.name)) : null,
           )
         : null,
@@ -88,7 +88,7 @@ function failedSum(failed) {
   const wrong = failed.filter((step) => !isAllowed(step)).length;
   const reasons = report.failures.filter((failure) => !failure.allowed);
   return [
-    el("p.large", {}, count(wrong), wrong === 1 ? " step" : " steps"),
+    el("div.large", {}, count(wrong), wrong === 1 ? " step" : " steps"),
     el("p", {}, wrong ? `for ${counted(reasons.length, "reason")}` : `of ${counted(report.steps.length, "step")}`),
     failed.length > wrong ? el("p", {}, "and ", counted(failed.length - wrong, "allowed failure")) : null,
   ];

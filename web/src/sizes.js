@@ -220,8 +220,9 @@ function treemapTile(tile, whole, open) {
   const kind = tile.children ? "group" : `leaf ${of ? mainKind(of) : "other"}`;
   const button = el(
     "button",
-    { type: "button", class: `tile-of ${kind}`, "aria-label": `${name}: ${size}`, title: `${name}: ${size}`, click: act },
+    { type: "button", class: `tile-of ${kind}`, "aria-label": `${name} ${size}`, title: `${name}: ${size}`, click: act },
     width > 40 && height > 16 ? el("span", {}, name) : null,
+    " ", // between the words of the visible label
     width > 60 && height > (tile.children ? 16 : 32) ? el("span.small", {}, size) : null,
   );
   const part = (/** @type {number} */ pixels) => `${(100 * pixels) / whole}%`; // fits the width of paper
@@ -277,9 +278,9 @@ export function sharingSum() {
     const [saved, alone] = [sum(rows, (row) => row.saved), sum(rows, (row) => row.alone)];
     const [part, groups] = [formatPercent(saved, alone), counted(rows.length, "group")];
     return measured
-      ? [el("p.large", {}, bytes(saved)), el("p", {}, " of ", bytes(alone), ` (${part}) saved in ${groups}`)]
+      ? [el("div.large", {}, bytes(saved)), el("p", {}, " of ", bytes(alone), ` (${part}) saved in ${groups}`)]
       : [
-          el("p.large", {}, bytes(sum(rows, (row) => row.made))),
+          el("div.large", {}, bytes(sum(rows, (row) => row.made))),
           el("p", {}, `in ${groups}, whose models have ${part} of their source weights in common`),
         ];
   });
@@ -305,7 +306,7 @@ function sharingTable() {
         value: (row) => (row.measured ? row.saved : null),
       },
       {
-        head: "",
+        head: "Part saved",
         cell: (row) =>
           row.measured
             ? stackedBar(

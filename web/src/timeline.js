@@ -209,7 +209,7 @@ function timelineDrawing(bars, width) {
       button("−", "Zoom out", () => target.call(zoom.scaleBy, 0.5)),
       button("‹", "Earlier", () => target.call(zoom.translateBy, 200 / zoomTransform(picture).k, 0)),
       button("›", "Later", () => target.call(zoom.translateBy, -200 / zoomTransform(picture).k, 0)),
-      button("All", "Show the whole build", () => target.call(zoom.transform, zoomIdentity)),
+      button("All", "Show all of the build", () => target.call(zoom.transform, zoomIdentity)),
     ],
   };
 }
