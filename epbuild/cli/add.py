@@ -79,7 +79,7 @@ def target(
         list[str],
         typer.Argument(
             metavar="[[NAME=]VALUE...]",
-            help="What to compile for, as in `epbuild init --target`: for qnn, the SoC, such as SM8750.",
+            help="What to compile for, as in `epbuild init --target`, such as an SoC.",
             default_factory=list,
             show_default=False,
         ),

@@ -66,11 +66,11 @@ def make_compile_error(
         why = f"{share}: {raised}.{quote}"
         return EnvironmentFailure(Problem("EPB404", f"{subject} failed {why}", step, cure, f"it failed {why}"))
     known_limits = _find_limitations(group, group.members[at_fault], ending, refused)
-    advice = _about_patterns(group, group.members[at_fault]) or dict.fromkeys(
-        known.hint for _, known in known_limits if known.hint
-    )
-    hint = "".join(f"{text} " for text in advice) + hint
     limitation = next((found for found in known_limits if found[1].limit_of != "model"), None)
+    # Advice for a model cannot help if this machine or the target is the cause.
+    causes = [known for _, known in known_limits if limitation is None or known.limit_of != "model"]
+    advice = _about_patterns(group, group.members[at_fault]) or dict.fromkeys(known.hint for known in causes if known.hint)
+    hint = "".join(f"{text} " for text in advice) + hint
     if limitation is not None and limitation[1].limit_of == "target" and (raised or not found.from_outside):
         # Limitations of the target are checked before faults of this machine, such as a lack of memory.
         ep, known = limitation

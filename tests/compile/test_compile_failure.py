@@ -441,6 +441,16 @@ def test_platform_limitation_is_reported_on_its_platform() -> None:
     assert [problem.code for problem in error.problems] == ["EPB416"]
 
 
+def test_advice_about_the_model_is_omitted_if_this_machine_is_the_cause() -> None:
+    of_machine = replace(LIMITATION, hint="Install the driver.")
+    said = (*AT_DECODE, failed(NOT_COMPILED))
+    for log, is_known in (((LOADER,), True), ((), False)):
+        error = make_compile_error(group_of(of_machine), Ending("exited", 1, said, log), LOG)
+        assert error is not None
+        assert ("Install the driver." in error.problems[0].text) == is_known
+        assert ("`input_shapes`" in error.problems[0].text) != is_known
+
+
 @pytest.mark.parametrize(
     ("limitation", "said"),
     [
