@@ -56,7 +56,8 @@ def test_compose_file_starts_the_named_services() -> None:
     services = compose()["services"]
     for service in services.values():
         if "command" in service:
-            parse(shlex.split(service["command"]))
+            entrypoint = service.get("entrypoint", "epbuild")  # the entry point of the Dockerfile
+            parse(shlex.split(f"{entrypoint} {service['command']}"))
     assert {"scheduler", "worker-1", "worker-2", "cache"} <= services.keys()
 
 

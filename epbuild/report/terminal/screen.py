@@ -69,10 +69,11 @@ def has_colors(stream: Any) -> bool:
     """
     if os.environ.get("NO_COLOR"):
         return False
+    is_capable = is_screen(stream)  # On Windows, this enables the sequences that forced colors need as well.
     if os.environ.get("FORCE_COLOR"):
         return True
     chosen = find_settings().get("color", "auto")
-    return is_screen(stream) if chosen == "auto" else bool(chosen == "always")
+    return is_capable if chosen == "auto" else bool(chosen == "always")
 
 
 def is_screen(stream: Any) -> bool:
