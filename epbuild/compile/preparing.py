@@ -5,47 +5,29 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from epbuild.compile.failure import make_size_error
+from epbuild.compile.program import ENVIRONMENT, REQUEST_FORMAT, Program, diagnose_program, find_program, quote_output
 from epbuild.core.clone import copy_file
-from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
+from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
 from epbuild.core.safepath import BadReference, check_reference, is_inside, resolve_links
 from epbuild.engine.events import StepStarted
 from epbuild.onnxfile.edit.fix_sizes import fix_sizes
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.onnxfile.read.wire import MalformedModel
-from epbuild.plan.preparing import PYTHON, Preparation, estimate_built_in_memory
+from epbuild.plan.preparing import Preparation, estimate_built_in_memory
 from epbuild.plan.result import Measurements, PreparationResult, PreparedModel
-from epbuild.toolchain.diagnosis import (
-    FREE_SPACE,
-    MIN_NTSTATUS,
-    MORE_MEMORY,
-    diagnose,
-    extract_last_lines,
-    is_disk_full,
-    shorten_middle,
-)
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
 from epbuild.toolchain.process import Ending
 from epbuild.worker.scripts import RUN_COMMAND
 
-REQUEST_FORMAT = 1
-_MAX_QUOTES = 2
-_MAX_QUOTE = 400
-_SHELL_SIGNALS = range(128 + 1, 128 + 65)  # a shell's exit status: 128 plus the signal that ended its last command
 _LARGE_MEMORY = 1_000_000_000
-_TRACEBACK = "Traceback (most recent call last)"
 _DATA = "Save the weights in the model's file or in a file beside it."
-
-# These make runs reproducible. By default, Python salts hashes, and the order of its sets depends on hashes.
-_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def prepare(preparation: Preparation, execution: Execution) -> PreparationResult:
@@ -64,6 +46,17 @@ def rebuild(preparation: Preparation, execution: Execution) -> Mapping[str, Path
     return {name: execution.staging / "out" / name for name in (_get_file_name(preparation), *header.external_locations)}
 
 
+def _describe_program(preparation: Preparation) -> Program:
+    return Program(
+        StepId(preparation.id),
+        preparation.title,
+        preparation.toolchain.name,
+        preparation.command,
+        preparation.timeout,
+        is_built_in=preparation.script is not None,
+    )
+
+
 def _get_file_name(preparation: Preparation) -> str:
     return preparation.output.rpartition("/")[2]
 
@@ -74,10 +67,10 @@ def _prepare(preparation: Preparation, execution: Execution) -> tuple[ModelHeade
     _stage(preparation, execution)
     step = StepId(preparation.id)
     execution.progress.report(StepStarted(step, f"preparing{_describe_memory(preparation)}"))
-    environment = {**_ENVIRONMENT, **preparation.environment}
+    environment = {**ENVIRONMENT, **preparation.environment}
     worker = Worker("preparation", preparation.script or RUN_COMMAND, preparation.timeout, environment)
     ending = execution.run(worker, step, StepLog(step, execution.progress))
-    error = _diagnose(preparation, ending, execution.shown_log)
+    error = diagnose_program(_describe_program(preparation), ending, execution.shown_log)
     if error is not None:
         raise error
     execution.release_slot()
@@ -149,7 +142,10 @@ def _list_source_files(preparation: Preparation) -> dict[str, Path]:
 
 def _build_request(preparation: Preparation, execution: Execution) -> dict[str, Any]:
     if preparation.script is None:
-        return {"format": REQUEST_FORMAT, "command": [_find_program(preparation, execution), *preparation.command[1:]]}
+        return {
+            "format": REQUEST_FORMAT,
+            "command": [find_program(_describe_program(preparation), execution), *preparation.command[1:]],
+        }
     return {
         "format": REQUEST_FORMAT,
         "kind": preparation.kind,
@@ -161,84 +157,10 @@ def _build_request(preparation: Preparation, execution: Execution) -> dict[str, 
     }
 
 
-def _find_program(preparation: Preparation, execution: Execution) -> str:
-    """Return the path of the program to run: the toolchain's interpreter, or a program that a package installed beside it."""
-    name, interpreter = preparation.command[0], execution.environment.interpreter
-    if name == PYTHON:
-        return str(interpreter)
-    found = shutil.which(name, path=str(interpreter.parent)) if Path(name).name == name else None
-    if found is None:
-        message = f"the toolchain '{preparation.toolchain.name}' has no program '{name}'"
-        hint = f"Use 'python' for the toolchain's interpreter, or add the package that installs '{name}' to its packages."
-        raise EnvironmentFailure(Problem("EPB452", message, StepId(preparation.id), hint))
-    return found
-
-
-def _diagnose(preparation: Preparation, ending: Ending, log: str) -> EpbuildError | None:
-    found = diagnose(ending)
-    if found is None:
-        return None
-    step, hint, printed = StepId(preparation.id), f"See the whole log: {log}.", _quote_output(ending.tail)
-    report = found.report
-    if report and report["kind"] == "error" and preparation.script is None:
-        # The exit status of a user's program.
-        return _make_program_error(preparation, replace(ending, cause="exited", status=int(report["message"]), reports=()), log)
-    title, advice = f"'{preparation.title}'", f"{report.get('hint') or ''} {hint}".strip()
-    why = shorten_middle(found.raised or "", _MAX_QUOTE)
-    match found.cause:
-        case "timed out":
-            message = f"{title} did not finish within {preparation.timeout:g} s and was stopped{printed}"
-            return BuildError(Problem("EPB453", message, step, f"Increase its 'timeout'. {hint}"))
-        case "out of memory":
-            message = f"{title} ran out of memory" + (f": {why}" if report else printed)
-            return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
-        case "ended":
-            return EnvironmentFailure(Problem("EPB454", f"{title} {found.end}{printed}", step, f"{MORE_MEMORY} {hint}"))
-        case "crashed":  # or its own code ended the process
-            return BuildError(Problem("EPB458", f"{title} {found.end}{printed}", step, hint))
-        case "unfit":
-            return EnvironmentFailure(Problem("EPB456", why, step, advice))
-        case "cannot write":
-            return EnvironmentFailure(Problem("EPB459", f"{title} failed: {why}", step, f"{FREE_SPACE} {hint}"))
-    return BuildError(Problem("EPB455", f"{title} failed: {why}", step, advice))
-
-
-def _make_program_error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError:
-    """Return the error for the exit status of a user's program."""
-    last = ending.tail[-_MAX_QUOTES:]
-    found = diagnose(replace(ending, tail=last))
-    cause, end = (found.cause, found.end) if found is not None else ("", "")
-    step, hint = StepId(preparation.id), f"See the whole log: {log}."
-    message = f"'{preparation.title}' {'ran out of memory' if cause == 'out of memory' else end}{_quote_output(ending.tail)}"
-    if cause in ("out of memory", "ended"):
-        return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
-    if is_disk_full(last):
-        return EnvironmentFailure(Problem("EPB459", message, step, f"{FREE_SPACE} {hint}"))
-    return BuildError(Problem("EPB458" if _is_crash(ending.status) else "EPB455", message, step, hint))
-
-
-def _is_crash(status: int) -> bool:
-    """Return whether an exit status means a crash: a signal, a signal that a shell reports, or a Windows error."""
-    return status < 0 or status in _SHELL_SIGNALS or status >= MIN_NTSTATUS
-
-
-def _quote_output(lines: Sequence[str]) -> str:
-    """Return a sentence with the last lines that a program printed, or an empty string.
-
-    If the output is a traceback, quote only its last line.
-    """
-    printed = [line for line in lines if line.strip()]
-    if not printed:
-        return ""
-    is_traceback = any(_TRACEBACK in line for line in printed)
-    text = printed[-1] if is_traceback else extract_last_lines(printed) or " | ".join(printed[-_MAX_QUOTES:])
-    return f". It printed: {shorten_middle(' '.join(text.split()), _MAX_QUOTE)}"
-
-
 def _check_prepared(preparation: Preparation, execution: Execution, ending: Ending) -> ModelHeader:
     """Check the prepared model and its external data, and return the model's header. Raises BuildError."""
     folder, path = execution.staging / "out", execution.staging / preparation.output
-    printed, log = _quote_output(ending.tail), f"See the whole log: {execution.shown_log}."
+    printed, log = quote_output(ending.tail), f"See the whole log: {execution.shown_log}."
 
     def wrong(message: str, hint: str) -> BuildError:
         return BuildError(Problem("EPB457", f"{message}{printed}", StepId(preparation.id), f"{hint} {log}".strip()))

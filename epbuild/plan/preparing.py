@@ -8,10 +8,8 @@ A preparation can read only its staged files. The model is in the folder `in`, a
 
 from __future__ import annotations
 
-import os
-import posixpath
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
@@ -22,31 +20,26 @@ from epbuild.catalog.preparations import get_preparation as built_in
 from epbuild.catalog.preparations import list_providers
 from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Position, Problem
-from epbuild.core.safepath import is_file
 from epbuild.engine.capacity import estimate_memory
 from epbuild.onnxfile.read.model_header import Dimension, ModelHeader
 from epbuild.onnxfile.read.sizes import fit_sizes
 from epbuild.plan.known_patterns import to_document
 from epbuild.plan.member import ModelFiles
 from epbuild.plan.preparation_options import find_package_problems, resolve_preparation_options
+from epbuild.plan.staged_files import FILES, StagedFiles
 from epbuild.plan.steps import ToolchainNeeds
 from epbuild.recipe.model import InputShape, ModelSpec, PrepareStep, Reference, ToolchainSpec
 from epbuild.recipe.models import REWRITE, RUN
 from epbuild.recipe.nodes import MappingNode, SequenceNode, render
 from epbuild.recipe.paths import rebase_path, use_slashes
-from epbuild.recipe.patterns import FileFinder, make_unmatched_problem
-from epbuild.recipe.template import substitute
+from epbuild.recipe.patterns import FileFinder
 from epbuild.worker.scripts import PATTERNS, PREPARATIONS
 
 PYTHON = "python"
 """Program name that refers to the toolchain's interpreter."""
-FILES = "files"
-"""Folder in the staging directory for the files that an entry of `prepare` names."""
-
 _FORMAT = 1
 _CONTRACT = 1
 """Version of the contract of preparations. Increment it when a change to their inputs changes results."""
-_MAX_WORD_LENGTH = 1000
 
 
 class Preparation(Struct, frozen=True):
@@ -208,17 +201,12 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
     Paths are relative to the folder of `recipe`. Add a problem for each missing file.
     """
     step = preparation.step
-    staged = _StagedModel(recipe.parent, finder, problems)
+    staged = StagedFiles(recipe.parent, finder, problems)
     staged.add(step.files)
     if step.kind == RUN:
         names = {"in": preparation.input, "out": preparation.output, "model": preparation.model.name}
-        words = [staged.word(render(substitute(str(word.value), names)), word.where) for word in step.command]
-        for word, text in zip(step.command[1:], words[1:], strict=True):
-            if staged.hides(text):
-                message = f"the command of '{preparation.id}' refers to '{text}', which the command cannot read"
-                hint = "List it under 'files': the command can read only these files of the recipe's folder."
-                problems.append(Problem("EPB272", message, word.where, hint))
-        return replace(preparation, command=tuple(words), staged=staged.files)
+        words = staged.stage_command(preparation.id, step.command, names)
+        return replace(preparation, command=words, staged=staged.files)
     given, wrong = resolve_preparation_options(step.kind, step.options, step.where)
     if wrong:  # reported by `plan_preparations`
         return preparation
@@ -273,90 +261,6 @@ def _read_references(step: PrepareStep, option: str, value: object, recipe: Path
         Reference(rebase_path(use_slashes(str(text), where, problems), where, recipe), where)
         for text, where in zip(listed, places, strict=True)
     ]
-
-
-class _StagedModel:
-    """Files that an entry of `prepare` names, by staged name."""
-
-    def __init__(self, base: Path, finder: FileFinder, problems: list[Problem]) -> None:
-        self.files: dict[str, Path] = {}
-        self._base = base
-        self._finder = finder
-        self._problems = problems
-        self._prefixes: dict[str, str] = {}
-        """Staged path of each folder that contains files, by the path of the folder."""
-        self._staged_folders: set[str] = set()
-
-    def add(self, patterns: Iterable[Reference]) -> list[str]:
-        """Add the files that patterns match, and return their staged names in order. A pattern without matches is a problem."""
-        found: dict[str, None] = {}
-        for pattern in patterns:
-            matches = self._finder.find(pattern)
-            if matches is None:
-                continue
-            if not matches.files:
-                self._problems.append(make_unmatched_problem(pattern))
-            place, parent = "", Path()
-            for folder, file in matches.files:
-                name = self._make_name(folder, file)
-                if folder != place:
-                    place, parent = folder, Path(folder)
-                if name not in self.files:
-                    self.files[name] = parent / file
-                found[name] = None
-        return list(found)
-
-    def _make_name(self, folder: str, file: str) -> str:
-        """Return the staged name of the file `file` in `folder`."""
-        if ":" in file:  # a colon affects where a file is staged
-            return _make_staged_name(_make_relative(Path(folder, file), self._base))
-        prefix = self._prefixes.get(folder)
-        if prefix is None:
-            prefix = _make_staged_name(f"{_make_relative(Path(folder), self._base)}/x")[:-1]
-            self._prefixes[folder] = prefix
-            self._staged_folders.update(str(parent) for parent in PurePosixPath(f"{prefix}x").parents)
-        return prefix + file
-
-    def word(self, text: str, where: Position) -> str:
-        """Replace a word of a command with its staged name if the word is the path of a staged file or folder.
-
-        A backslash in the path of a file in the recipe's folder is a problem.
-        """
-        portable = text.replace("\\", "/")
-        if portable != text and (self._find_staged_name(portable) or self.hides(portable)):
-            text = use_slashes(text, where, self._problems)
-        return self._find_staged_name(text) or text
-
-    def _find_staged_name(self, word: str) -> str | None:
-        if not word or word in (".", "..") or len(word) > _MAX_WORD_LENGTH:
-            return None
-        name = _make_staged_name(word)
-        return name if name in self.files or name in self._staged_folders else None
-
-    def hides(self, word: str) -> bool:
-        """Return whether a word of a command is the path of a file in the recipe's folder that is not staged.
-
-        The command cannot read such a file. A word without a dot or a slash never counts as a file.
-        """
-        if not set("./") & set(word) or word.startswith("-"):
-            return False
-        return is_file(self._base / word)
-
-
-def _make_relative(path: Path, base: Path) -> str:
-    try:
-        return os.path.relpath(path, base)
-    except ValueError:  # on another Windows drive
-        return str(path)
-
-
-def _make_staged_name(path: str) -> str:
-    """Return the staged name of a file at a path relative to the recipe. Encode a path that leads outside the recipe's folder."""
-    clean = posixpath.normpath(path.replace(os.sep, "/"))
-    if PurePosixPath(clean).is_absolute() or ":" in clean:
-        digest = hash_bytes(posixpath.dirname(clean))[:8]
-        clean = f"elsewhere-{digest}/{posixpath.basename(clean)}"
-    return f"{FILES}/{clean.replace('../', 'above/')}"
 
 
 def build_preparation_document(

@@ -1,0 +1,121 @@
+"""Programs that run in a toolchain for a step: users' commands and built-in preparations."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
+from epbuild.plan.staged_files import PYTHON
+from epbuild.toolchain.diagnosis import (
+    FREE_SPACE,
+    MIN_NTSTATUS,
+    MORE_MEMORY,
+    diagnose,
+    extract_last_lines,
+    is_disk_full,
+    shorten_middle,
+)
+from epbuild.toolchain.execution import Execution
+from epbuild.toolchain.process import Ending
+
+REQUEST_FORMAT = 1
+"""Format of the requests that `worker/run.py` and the built-in preparations read."""
+ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+"""Variables that make runs reproducible. By default, Python salts hashes, and the order of its sets depends on hashes."""
+
+_MAX_QUOTES = 2
+_MAX_QUOTE = 400
+_SHELL_SIGNALS = range(128 + 1, 128 + 65)  # a shell's exit status: 128 plus the signal that ended its last command
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+class Program(Struct, frozen=True):
+    """Program of a step, with its title for messages, the name of its toolchain, and its time limit in seconds."""
+
+    step: StepId
+    title: str
+    toolchain: str
+    command: tuple[str, ...]
+    timeout: float | None = None
+    is_built_in: bool = False
+    """True for a script of epbuild, False for a user's command."""
+
+
+def find_program(program: Program, execution: Execution) -> str:
+    """Return the path of the program to run: the toolchain's interpreter, or a program that a package installed beside it."""
+    name, interpreter = program.command[0], execution.environment.interpreter
+    if name == PYTHON:
+        return str(interpreter)
+    found = shutil.which(name, path=str(interpreter.parent)) if Path(name).name == name else None
+    if found is None:
+        message = f"the toolchain '{program.toolchain}' has no program '{name}'"
+        hint = f"Use 'python' for the toolchain's interpreter, or add the package that installs '{name}' to its packages."
+        raise EnvironmentFailure(Problem("EPB452", message, program.step, hint))
+    return found
+
+
+def diagnose_program(program: Program, ending: Ending, log: str) -> EpbuildError | None:
+    """Return the error of a program that failed, or None if it succeeded. `log` is the name of its log."""
+    found = diagnose(ending)
+    if found is None:
+        return None
+    step, hint, printed = program.step, f"See the whole log: {log}.", quote_output(ending.tail)
+    report = found.report
+    if report and report["kind"] == "error" and not program.is_built_in:
+        # The exit status of a user's program.
+        return _make_program_error(program, replace(ending, cause="exited", status=int(report["message"]), reports=()), log)
+    title, advice = f"'{program.title}'", f"{report.get('hint') or ''} {hint}".strip()
+    why = shorten_middle(found.raised or "", _MAX_QUOTE)
+    match found.cause:
+        case "timed out":
+            message = f"{title} did not finish within {program.timeout:g} s and was stopped{printed}"
+            return BuildError(Problem("EPB453", message, step, f"Increase its 'timeout'. {hint}"))
+        case "out of memory":
+            message = f"{title} ran out of memory" + (f": {why}" if report else printed)
+            return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
+        case "ended":
+            return EnvironmentFailure(Problem("EPB454", f"{title} {found.end}{printed}", step, f"{MORE_MEMORY} {hint}"))
+        case "crashed":  # or its own code ended the process
+            return BuildError(Problem("EPB458", f"{title} {found.end}{printed}", step, hint))
+        case "unfit":
+            return EnvironmentFailure(Problem("EPB456", why, step, advice))
+        case "cannot write":
+            return EnvironmentFailure(Problem("EPB459", f"{title} failed: {why}", step, f"{FREE_SPACE} {hint}"))
+    return BuildError(Problem("EPB455", f"{title} failed: {why}", step, advice))
+
+
+def _make_program_error(program: Program, ending: Ending, log: str) -> EpbuildError:
+    """Return the error for the exit status of a user's program."""
+    last = ending.tail[-_MAX_QUOTES:]
+    found = diagnose(replace(ending, tail=last))
+    cause, end = (found.cause, found.end) if found is not None else ("", "")
+    step, hint = program.step, f"See the whole log: {log}."
+    message = f"'{program.title}' {'ran out of memory' if cause == 'out of memory' else end}{quote_output(ending.tail)}"
+    if cause in ("out of memory", "ended"):
+        return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
+    if is_disk_full(last):
+        return EnvironmentFailure(Problem("EPB459", message, step, f"{FREE_SPACE} {hint}"))
+    return BuildError(Problem("EPB458" if _is_crash(ending.status) else "EPB455", message, step, hint))
+
+
+def _is_crash(status: int) -> bool:
+    """Return whether an exit status means a crash: a signal, a signal that a shell reports, or a Windows error."""
+    return status < 0 or status in _SHELL_SIGNALS or status >= MIN_NTSTATUS
+
+
+def quote_output(lines: Sequence[str]) -> str:
+    """Return a sentence with the last lines that a program printed, or an empty string.
+
+    If the output is a traceback, quote only its last line.
+    """
+    printed = [line for line in lines if line.strip()]
+    if not printed:
+        return ""
+    is_traceback = any(_TRACEBACK in line for line in printed)
+    text = printed[-1] if is_traceback else extract_last_lines(printed) or " | ".join(printed[-_MAX_QUOTES:])
+    return f". It printed: {shorten_middle(' '.join(text.split()), _MAX_QUOTE)}"
