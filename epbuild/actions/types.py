@@ -1,4 +1,4 @@
-"""Action types whose results the store keeps: prepare, compile, copy and verify."""
+"""Action types whose results the store keeps: all except emissions."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from epbuild.core.units import format_count
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.made import Made, list_prepared_files
+from epbuild.plan.measuring import ModelMeasurement, build_measurement_document
 from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.possible import find_obstacle
 from epbuild.plan.preparing import Preparation, build_preparation_document, estimate_built_in_memory, measure_files
 from epbuild.plan.request import compile_document
-from epbuild.plan.result import ActionResult, CompileResult, PreparationResult, VerificationResult
+from epbuild.plan.result import ActionResult, CompileResult, MeasurementResult, PreparationResult, VerificationResult
 from epbuild.plan.shapes import find_model_size_problems, fit_inputs, read_stored_header
 from epbuild.plan.source_problems import find_data_name_problems, find_source_problems
 from epbuild.plan.steps import Action, CopiedModel, SessionGroup
@@ -38,6 +39,7 @@ from epbuild.verify.expectations import (
     measure_shared_bytes,
     with_alone,
 )
+from epbuild.verify.figures import check_figures, format_measurement_note
 from epbuild.verify.live.judging import find_number_problems, format_note
 from epbuild.verify.live.source import find_other_values
 
@@ -306,6 +308,38 @@ class Verify(ActionType[Verification, VerificationResult]):
         yield StepEnd(action.id, None, format_note(result))
 
 
+class Measure(ActionType[ModelMeasurement, MeasurementResult]):
+    """Action type that runs a user's command on compiled models, and stores the figures that it reports."""
+
+    doing = "staging"
+    doing_again = "measuring again"
+    done = "measured"
+    result = MeasurementResult
+
+    def resolve_inputs(self, action: ModelMeasurement, needed: Sequence[Made], store: BlobStore) -> ModelMeasurement:
+        return replace(action, compiled=tuple(needed))
+
+    def key_document(self, action: ModelMeasurement, inputs: KeyInputs) -> dict[str, Any]:
+        return build_measurement_document(action, inputs.digests, inputs.toolchain)
+
+    def identity(self, action: ModelMeasurement, toolchain: Identified) -> dict[str, Any]:
+        return toolchain.identity(*action.identity_parts)
+
+    def run(self, action: ModelMeasurement, document: Mapping[str, Any], execution: Execution) -> MeasurementResult:
+        from epbuild.compile.measuring import measure
+
+        return measure(action, execution)
+
+    def unmet_expectations(self, action: ModelMeasurement, result: MeasurementResult) -> Sequence[Problem]:
+        return list(check_figures(action, result))
+
+    def is_comparable(self, action: ModelMeasurement) -> bool:
+        return False  # two measurements differ
+
+    def step_ends(self, action: ModelMeasurement, result: MeasurementResult) -> Iterator[StepEnd]:
+        yield StepEnd(action.id, None, format_measurement_note(result))
+
+
 def _add_made_source(checked: CheckedMember, made: Mapping[str, ModelFiles]) -> CheckedMember:
     """Return the member with the files of its source model, if a step makes the source model. `made` has the files by step."""
     if checked.member is None or checked.maker is None:
@@ -334,6 +368,7 @@ ACTION_TYPES: Mapping[type, ActionType[Any, Any]] = {
     SessionGroup: Compile(),
     CopiedModel: Copy(),
     Verification: Verify(),
+    ModelMeasurement: Measure(),
 }
 """Action types by class of action.
 

@@ -25,6 +25,7 @@ from epbuild.core.digest import Blob, hash_document
 from epbuild.core.errors import Position
 from epbuild.core.records import convert
 from epbuild.plan.made import Made
+from epbuild.plan.measuring import ModelMeasurement
 from epbuild.plan.member import Member
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import ActionResult, CompileResult
@@ -240,6 +241,8 @@ def find_local_reason(action: Action) -> str | None:
     needs = action.runs_in
     if needs is not None and needs.toolchain.interpreter is not None:
         return "its toolchain is an environment on this machine"
+    if isinstance(action, ModelMeasurement):
+        return "its command measures on a device of this machine"
     if isinstance(action, SessionGroup) and not action.compiled:
         return "it copies a file of this machine"
     if not isinstance(action, InTarget):

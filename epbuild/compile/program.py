@@ -1,4 +1,4 @@
-"""Programs that run in a toolchain for a step: users' commands and built-in preparations."""
+"""Programs that run in a toolchain: users' commands and preparations."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from epbuild.plan.made import Made, describe_preparations
 from epbuild.plan.request import build_ep_document
 from epbuild.plan.result import ContextNode
 from epbuild.plan.steps import Merging, Part
+from epbuild.verify.figures import list_measured_figures
 from epbuild.verify.live.judging import list_numbers
 
 
@@ -67,6 +68,18 @@ def add_numbers(models: Sequence[ManifestModel], checked: Made) -> list[Manifest
             model,
             numbers={} if model.merged else list_numbers(checked, model.name),
             merged=[{**member, **list_numbers(checked, member["name"])} for member in model.merged],
+        )
+        for model in models
+    ]
+
+
+def add_measured_figures(models: Sequence[ManifestModel], measured: Made) -> list[ManifestModel]:
+    """Return copies of the entries of `models` with the figures of a measurement. A merged model gets the figures of each member."""
+    return [
+        replace(
+            model,
+            numbers=model.numbers if model.merged else {**model.numbers, **list_measured_figures(measured, model.name)},
+            merged=[{**member, **list_measured_figures(measured, member["name"])} for member in model.merged],
         )
         for model in models
     ]

@@ -32,7 +32,14 @@ from epbuild.output.files import (
 from epbuild.output.genai_files import plan_pipeline_files
 from epbuild.output.manifest import ManifestModel, PartManifest, resolve_beside
 from epbuild.output.merging import describe_merging, name_drafts
-from epbuild.output.part_models import add_numbers, describe_merged_model, describe_target, list_custom_ops, list_models
+from epbuild.output.part_models import (
+    add_measured_figures,
+    add_numbers,
+    describe_merged_model,
+    describe_target,
+    list_custom_ops,
+    list_models,
+)
 from epbuild.plan.made import Made
 from epbuild.plan.outputs import PROVENANCE
 from epbuild.plan.result import CompileResult, ModelResult
@@ -118,7 +125,7 @@ def get_statement_path(emission: Emission) -> str | None:
 def plan_part(
     emission: Emission, part: Part, made: Sequence[Made], checks: Sequence[Made], digests: Mapping[Path, str]
 ) -> PlannedPart:
-    """Plan the files and the models of a part from the results `made`. `checks` has the results of verifications.
+    """Plan the files and the models of a part from the results `made`. `checks` has the results of verifications and measurements.
 
     `digests` has the SHA-256 of the user's files. Raises BuildError if two files would have one path, or if onnxruntime-genai would not run
     the part.
@@ -136,6 +143,8 @@ def plan_part(
         models = [describe_merged_model(part, merging, made)]
     if part.verification is not None:
         models = add_numbers(models, next(item for item in checks if item.action.id == part.verification))
+    if part.measurement is not None:
+        models = add_measured_figures(models, next(item for item in checks if item.action.id == part.measurement))
     placed = [replace(file, path=posixpath.join(part.folder, file.path)) for file in files]
     adapters = (
         OutputFile(posixpath.join(part.folder, name), "adapter", UserFile(path, digests[path]))

@@ -36,6 +36,7 @@ from epbuild.output.parts import (
 from epbuild.output.provenance import build_statement
 from epbuild.plan.key import compute_action_key
 from epbuild.plan.made import Made
+from epbuild.plan.measuring import ModelMeasurement
 from epbuild.plan.outputs import BOM, PROVENANCE, find_name_problems, list_parents
 from epbuild.plan.steps import Emission, SessionGroup
 from epbuild.plan.verification import Verification
@@ -115,7 +116,7 @@ def plan_output(emission: Emission, made: Sequence[Made], recipe: Recipe, digest
     Raises BuildError if the output is not possible, and EnvironmentFailure if the Python package for its compression is missing.
     """
     groups = [item for item in made if isinstance(item.action, SessionGroup)]
-    checks = [item for item in made if isinstance(item.action, Verification)]
+    checks = [item for item in made if isinstance(item.action, Verification | ModelMeasurement)]
     by_id = {item.group.id: item for item in groups}
     parts = [
         plan_part(emission, part, [by_id[ident] for ident in part.session_groups], checks, digests) for part in emission.parts

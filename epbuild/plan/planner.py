@@ -22,6 +22,7 @@ from epbuild.plan.group_problems import (
     find_sharing_warnings,
     find_size_problems,
 )
+from epbuild.plan.measuring import ModelMeasurement, plan_measurement, with_command_files
 from epbuild.plan.member import Member, resolve_settings
 from epbuild.plan.merging import plan_merging
 from epbuild.plan.options import TargetPlanner, find_sharing_refusals
@@ -116,6 +117,7 @@ class _Work:
     steps: list[Step] = field(default_factory=list)
     groups: dict[str, SessionGroup] = field(default_factory=dict)
     verifications: dict[str, Verification] = field(default_factory=dict)
+    measurements: dict[str, ModelMeasurement] = field(default_factory=dict)
     emissions: dict[str, Emission] = field(default_factory=dict)
     preparations: dict[str, Preparation] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -143,7 +145,7 @@ class _Work:
     @property
     def actions(self) -> dict[str, Action]:
         """All actions, in dependency order."""
-        return {**self.preparations, **self.groups, **self.verifications, **self.emissions}
+        return {**self.preparations, **self.groups, **self.verifications, **self.measurements, **self.emissions}
 
     def __post_init__(self) -> None:
         self.labels = list(name_outputs(self.recipe.outputs))
@@ -254,6 +256,7 @@ class _Work:
         needs = {member.name: self._add_preparations(self.recipe.models[member.model.name]) for member in members}
         groups = [self._add_session(group, target, session, needs) for session in sessions]
         verification = self._add_verification(groups, members)
+        measurement = self._add_measurement(group, groups)
         for index, output in enumerate(self.recipe.outputs):
             if not output.is_for(group.name, target.name):
                 continue
@@ -268,7 +271,7 @@ class _Work:
                 continue
             self.names[key] = names
             part = make_part(output, target, groups, names, own_merging, genai, verification)
-            part = replace(part, adapters=adapters) if adapters else part
+            part = replace(part, adapters=adapters, measurement=measurement) if adapters or measurement else part
             self.problems += find_encryption_refusals(output, part, groups)
             if LAYOUT_FORMS[output.layout].gathers:
                 self.gathered.setdefault((index, path), []).append(part)
@@ -283,6 +286,16 @@ class _Work:
         self.verifications[found.id] = found
         last = {session.id: session.steps[-1] for session in sessions}
         self.steps.append(Step(found.id, "verify", tuple(last[ident] for ident in found.sessions), found.id))
+        return found.id
+
+    def _add_measurement(self, group: GroupSpec, sessions: Sequence[SessionGroup]) -> str | None:
+        """Add the measure step of a group for one target. Return its id, or None if there is nothing to measure."""
+        choice = group.measure or self.recipe.targets[sessions[0].target.name].measure
+        found = plan_measurement(group, sessions, choice, self.problems)
+        if found is None:
+            return None
+        self.measurements[found.id] = found
+        self.steps.append(Step(found.id, "measure", tuple(session.steps[-1] for session in sessions), found.id))
         return found.id
 
     def _add_preparations(self, model: ModelSpec) -> tuple[str, ...]:
@@ -337,7 +350,7 @@ class _Work:
             else:
                 self.steps.append(Step(part.merging.step, "merge", part.session_groups, emission.id))
                 needs.append(part.merging.step)
-            needs += [part.verification] if part.verification is not None else []
+            needs += [ident for ident in (part.verification, part.measurement) if ident is not None]
         self.steps.append(Step(emission.id, "emit", tuple(dict.fromkeys(needs)), emission.id))
 
     def _add_session(
@@ -458,6 +471,11 @@ class _Work:
                     if member.name == checked.name and member.has_files and member.model.name in found
                 }
                 self.verifications[ident] = with_inputs(verification, self.groups, wanted_headers, finder, self.problems)
+        for ident, measurement in self.measurements.items():
+            if ident in actions:
+                self.measurements[ident] = with_command_files(
+                    measurement, self.groups, self.recipe.directory, finder, self.problems
+                )
         self.folders = finder.folders
         self.reports = baselines.files
 

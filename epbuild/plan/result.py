@@ -16,6 +16,7 @@ from epbuild.core.records import convert
 from epbuild.core.safepath import is_anchored, is_outside
 from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.onnxfile.read.weights import WeightBytes
+from epbuild.recipe.model import MeasuredOn
 
 DIAGNOSTICS = "diagnostics"
 """Folder in the names of diagnostic files among a result's artifacts."""
@@ -263,6 +264,29 @@ class VerificationResult(ActionResult, frozen=True):
         return next((item for item in self.unjudged if item.member == name), None)
 
 
+class MeasuredModel(Struct, frozen=True, omit_defaults=True):
+    """Figures of one model."""
+
+    member: str
+    figures: Mapping[str, int | float]
+    """Values by name: `load_ms`, `latency_ms.first`, `latency_ms.p50`, `latency_ms.p95` and `peak_memory` (bytes)."""
+    on: MeasuredOn
+    """What ran the model."""
+    device: str | None = None
+    """Name of the device. None if it is unknown."""
+
+
+class MeasurementResult(ActionResult, frozen=True):
+    """Result of a measurement."""
+
+    models: tuple[MeasuredModel, ...]
+    diagnostics: tuple[str, ...] = ()
+    """Artifacts that the measurement wrote beside its figures. They are kept beside the log, and are not emitted."""
+
+    def model(self, member: str) -> MeasuredModel:
+        return next(model for model in self.models if model.member == member)
+
+
 class _Named(Struct, frozen=True):
     name: str
 
@@ -274,6 +298,7 @@ class _SourceGraph(Struct, frozen=True):
 _KINDS: Mapping[str | None, tuple[str, Any, type[ActionResult]]] = {
     None: ("members", tuple[_Named, ...], CompileResult),
     "verify": ("members", tuple[_Named, ...], VerificationResult),
+    "measure": ("members", tuple[_Named, ...], MeasurementResult),
     "prepare": ("source", Mapping[str, _SourceGraph], PreparationResult),
 }
 """Field of the key document to validate, its type, and the type of the result, by the document's `kind` (None for session groups)."""
@@ -287,6 +312,11 @@ def open_action_records(root: Path) -> ActionRecords:
 def make_action_record(document: Mapping[str, Any], result: ActionResult) -> dict[str, Any]:
     """Return the action record of a result. `document` is the key document of the action."""
     return {"document": document, "result": to_builtins(result)}
+
+
+def get_diagnostics(result: ActionResult) -> tuple[str, ...]:
+    """Return the names of the artifacts that are kept beside the log."""
+    return result.diagnostics if isinstance(result, CompileResult | MeasurementResult) else ()
 
 
 def find_result(records: ActionRecords, store: BlobStore, key: str, kind: type[_R]) -> _R | None:
@@ -323,6 +353,8 @@ def read_action_record(record: Mapping[str, Any]) -> ActionResult | None:
         return None
     if isinstance(result, CompileResult) and [model.member for model in result.models] != [item.name for item in known]:
         return None
-    diagnostics = result.diagnostics if isinstance(result, CompileResult) else ()
+    if isinstance(result, MeasurementResult) and [model.member for model in result.models] != [item.name for item in known]:
+        return None
+    diagnostics = get_diagnostics(result)
     is_safe = all(name.startswith(f"{DIAGNOSTICS}/") and not is_outside(name) and not is_anchored(name) for name in diagnostics)
     return result if is_safe and {*result.names, *diagnostics} <= result.artifacts.keys() else None

@@ -1,4 +1,4 @@
-"""Files of the recipe that users' commands and preparations read, by their names in the staging directory."""
+"""Files of the recipe that commands read, by their staged names."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ If a model is prepared, steps such as prepare:prefill/1-simplify precede each st
 merged, merge:decoder/phone precedes the emission and belongs to the emission's action.
 
 An action is the unit of caching and scheduling. Its id is the id of its last step. This module defines session groups
-and emissions. The other actions are `preparing.Preparation` and `verification.Verification`. A new type of action implements the
-`Action` protocol and is added to `actions.types.ACTION_TYPES`.
+and emissions. The other actions are `preparing.Preparation`, `verification.Verification` and `measuring.ModelMeasurement`. A new type of
+action implements the `Action` protocol and is added to `actions.types.ACTION_TYPES`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from epbuild.recipe.model import (
 )
 from epbuild.recipe.outputs import ARCHIVE_FORMS
 
-StepKind = Literal["prepare", "compile", "copy", "share", "verify", "merge", "emit"]
+StepKind = Literal["prepare", "compile", "copy", "share", "verify", "measure", "merge", "emit"]
 
 
 class ToolchainNeeds(NamedTuple):
@@ -252,6 +252,8 @@ class Part(Struct, frozen=True):
     genai: Genai | None = None
     verification: str | None = None
     """Id of the part's verification. None if the recipe requests no verification."""
+    measurement: str | None = None
+    """Id of the part's measurement. None if the recipe requests no measurement."""
     allow_nondeterminism: bool = False
     """True if the recipe allows a repeated compile to write different bytes."""
     adapters: Mapping[str, Path] = field(default_factory=dict)
@@ -324,7 +326,7 @@ class Emission(Struct, frozen=True, dict=True):
     def needs(self) -> tuple[str, ...]:
         # Preparations are listed first, because a session group that runs again reads their new results.
         prepared = (ident for part in self.parts for ident in part.prepared)
-        checks = (part.verification for part in self.parts if part.verification)
+        checks = (ident for part in self.parts for ident in (part.verification, part.measurement) if ident is not None)
         return tuple(dict.fromkeys((*prepared, *self.session_groups, *checks)))
 
     @property

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from epbuild.core.errors import Position, Problem
+from epbuild.recipe import measuring
 from epbuild.recipe.fields import MappingReader
+from epbuild.recipe.measuring import read_figure_limits, read_measure
 from epbuild.recipe.model import (
     CompileSettings,
     Expectation,
@@ -24,8 +26,8 @@ from epbuild.recipe.nodes import MappingNode, ScalarNode, SequenceNode, merge_no
 from epbuild.recipe.problems import MISSING_KEY
 from epbuild.recipe.template import substitute
 
-LATER = dict.fromkeys(("file", "node_name_prefix"), ("model",))
-"""Keys of a group whose templates may contain the name of each model."""
+LATER = {**dict.fromkeys(("file", "node_name_prefix"), ("model",)), **measuring.LATER}
+"""Keys of a group whose templates contain names that are substituted later, such as the name of each model."""
 
 
 def read_group(
@@ -53,6 +55,7 @@ def read_group(
         allow_failure=allow_failure,
         sharing_sets=sets,
         adapters=fields.paths("adapters"),
+        measure=read_measure(fields),
     )
 
 
@@ -128,6 +131,7 @@ def _read_expectation(fields: MappingReader) -> Expectation:
         max_bytes=fields.size("max_bytes"),
         max_growth=fields.number("max_growth"),
         baseline=fields.path("baseline"),
+        figures=read_figure_limits(fields),
         where=fields.where,
     )
 

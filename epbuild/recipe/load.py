@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Argument, Position, Problem, RecipeError
-from epbuild.recipe import groups, models, outputs
+from epbuild.recipe import groups, measuring, models, outputs
 from epbuild.recipe.cache import find_environment_problems, read_cache
 from epbuild.recipe.compose import compose, hash_texts
 from epbuild.recipe.defaults import write_out
@@ -271,7 +271,7 @@ class _Assembler:
             rows = self._expand_matrix(("targets", base, "matrix"), matrix, pattern.size, names)
         for row in rows:
             mine = names.with_values({f"matrix.{axis}": value for axis, value in row.values.items()}) if row.values else names
-            node, is_whole = self._resolve_definition(("targets", base), pattern, mine)
+            node, is_whole = self._resolve_definition(("targets", base), pattern, mine, measuring.LATER)
             if node is not None:
                 yield row, self._root.of(node), is_whole
             else:

@@ -36,6 +36,9 @@ GenaiRole = Literal["embeddings", "prefill", "decode", "lm_head", "both"]
 GraphOptimization = Literal["disable_all", "basic", "extended", "layout", "all"]
 
 
+MeasuredOn = Literal["device", "emulator", "cpu"]
+"""What runs a model that is measured: the device, an emulator of it, or the CPU instead of it."""
+
 NONE: Final[Mapping[Any, Any]] = {}
 """Empty mapping, the default of optional mappings. It must not be modified."""
 
@@ -116,6 +119,21 @@ class VerifyChoice(Struct, frozen=True):
     """Outcome if a model cannot be verified."""
     device: Literal["real"] | None = None
     """`real` requires a real device and excludes emulators."""
+
+
+class MeasureChoice(NamedTuple):
+    """Settings of the measurement of compiled models: a user's command, which the target's toolchain runs for each model."""
+
+    where: Position
+    command: tuple[Setting, ...]
+    """Program and arguments. The templates `${in}`, `${out}`, `${facts}` and `${model}` are not yet substituted."""
+    files: tuple[Reference, ...] = ()
+    """Globs of other files that the command reads, relative to the recipe."""
+    environment: Mapping[str, Setting] = NONE
+    timeout: float | None = None
+    """Maximum seconds for one model. None means no limit."""
+    on: MeasuredOn = "device"
+    """What limits apply to. Figures from elsewhere meet no limit."""
 
 
 class PrepareStep(NamedTuple):
@@ -230,6 +248,8 @@ class Target(NamedTuple):
     allow_unknown_session_keys: bool = False
     allow_nondeterminism: bool = False
     """True if the recipe accepts that a second compile may produce different bytes."""
+    measure: MeasureChoice | None = None
+    """Measurement of all models of the target, unless their group has its own."""
     whole: bool = True
     """False if an invalid part was removed. Missing parts of such a target are not reported."""
 
@@ -275,6 +295,8 @@ class Expectation(Struct, frozen=True):
     """Maximum growth of that size since the release in `baseline`, as a fraction."""
     baseline: Reference | None = None
     """Path of an earlier release's report, relative to the recipe."""
+    figures: tuple[tuple[str, float], ...] = ()
+    """Names and maximum values of measured figures, such as `load_ms` and `latency_ms.p50`."""
     where: Position | None = None
 
     @property
@@ -362,6 +384,8 @@ class GroupSpec(NamedTuple):
     """Sets of members that share weights with each other. Empty if all members of a sharing group form one set."""
     adapters: tuple[Reference, ...] = ()
     """LoRA adapters to emit, relative to the recipe."""
+    measure: MeasureChoice | None = None
+    """Measurement of the compiled models. None means the target's."""
 
 
 class Archive(NamedTuple):

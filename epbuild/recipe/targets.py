@@ -7,6 +7,7 @@ from typing import Any
 
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.fields import MappingReader
+from epbuild.recipe.measuring import read_measure
 from epbuild.recipe.model import DeviceChoice, EpChoice, Reference, Setting, Target, ToolchainSpec
 from epbuild.recipe.paths import is_library_path, use_slashes
 from epbuild.recipe.problems import WRONG_VALUE, quote_text
@@ -54,6 +55,7 @@ def read_target(name: str, where: Position, fields: MappingReader, *, whole: boo
         allow_unknown_options=fields.flag("allow_unknown_options"),
         allow_unknown_session_keys=fields.flag("allow_unknown_session_keys"),
         allow_nondeterminism=fields.flag("allow_nondeterminism"),
+        measure=read_measure(fields),
         whole=whole,
     )
 

@@ -28,8 +28,9 @@ from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Cost, Runnable
 from epbuild.plan.key import compute_action_key, describe_differences
 from epbuild.plan.made import Made
+from epbuild.plan.measuring import ModelMeasurement
 from epbuild.plan.preparing import Preparation
-from epbuild.plan.result import DIAGNOSTICS, ActionResult, CompileResult, make_action_record
+from epbuild.plan.result import DIAGNOSTICS, ActionResult, get_diagnostics, make_action_record
 from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import Verification, make_verification_id
 from epbuild.publish.sizes import SharingSaved, compute_savings
@@ -274,7 +275,7 @@ class BuildExecutor:
 
     def _write_diagnostics(self, action: str, result: ActionResult) -> None:
         """Write the missing diagnostic files of a result beside the action's log. Skip files that are missing in the store."""
-        names = result.diagnostics if isinstance(result, CompileResult) else ()
+        names = get_diagnostics(result)
         if not names:
             return
         folder = get_diagnostics_path(self._workspace.directory, action, self._memory.configuration.recipe)
@@ -412,6 +413,6 @@ def find_definition(action: Action, recipe: Recipe) -> Position | None:
     """Return the position of the group, model or output that defines an action, or None if the recipe has no such group."""
     if isinstance(action, Preparation | Emission):
         return action.where
-    if isinstance(action, SessionGroup | Verification) and action.group in recipe.groups:
+    if isinstance(action, SessionGroup | Verification | ModelMeasurement) and action.group in recipe.groups:
         return recipe.groups[action.group].where
     return None

@@ -8,6 +8,7 @@ from epbuild.actions.types import get_action_type
 from epbuild.cache.state import Memory, StepRecord
 from epbuild.cache.workspace import Workspace, get_action_name
 from epbuild.engine.scheduler import Cost
+from epbuild.plan.measuring import ModelMeasurement
 from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import Verification
 from epbuild.survey.status import Survey
@@ -79,7 +80,7 @@ def _compute_median(values: list[float]) -> float:
 def _list_similarities(action: Action) -> Iterator[Hashable]:
     """Yield the groups of similar actions to which an action belongs, the most similar group first."""
     kind = type(action)
-    if isinstance(action, SessionGroup | Verification):
+    if isinstance(action, SessionGroup | Verification | ModelMeasurement):
         eps = tuple(ep.entry.ep for ep in action.target.eps)
         yield kind, eps, action.group, tuple(member.name for member in action.members)
         yield kind, eps

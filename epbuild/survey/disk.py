@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from epbuild.core.errors import Problem
 from epbuild.engine.events import DiskNeeded
 from epbuild.plan.made import Made
+from epbuild.plan.measuring import ModelMeasurement
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action, Emission, Plan
@@ -106,7 +107,9 @@ def _estimate_writes(
         if (split := _get_split_input(action)) is not None:
             source //= parts[split]
         result = made.result if made is not None else previous(action)
-        sizes[ident] = 0 if isinstance(action, Verification) else source if result is None else _measure(result)
+        sizes[ident] = (
+            0 if isinstance(action, Verification | ModelMeasurement) else source if result is None else _measure(result)
+        )
     return [(folders.store, sum(sizes.values())), (folders.base, staged), *outputs]
 
 

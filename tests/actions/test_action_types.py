@@ -7,8 +7,9 @@ import sys
 from typing import get_args
 
 from epbuild.actions.types import ACTION_TYPES
+from epbuild.plan.measuring import ModelMeasurement
 from epbuild.plan.preparing import Preparation
-from epbuild.plan.result import CompileResult, PreparationResult, VerificationResult
+from epbuild.plan.result import CompileResult, MeasurementResult, PreparationResult, VerificationResult
 from epbuild.plan.steps import CopiedModel, Emission, SessionGroup
 from epbuild.plan.verification import Verification
 
@@ -19,6 +20,7 @@ def test_each_stored_action_has_one_type_with_its_own_result() -> None:
         CopiedModel: CompileResult,
         Preparation: PreparationResult,
         Verification: VerificationResult,
+        ModelMeasurement: MeasurementResult,
     }
     assert {action: kind.result for action, kind in ACTION_TYPES.items()} == results
     assert len({(kind.doing_again, kind.done) for kind in ACTION_TYPES.values()}) == len(ACTION_TYPES)

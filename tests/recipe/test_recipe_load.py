@@ -45,6 +45,7 @@ def target(soc: str) -> dict[str, Any]:
         "allow_unknown_options": False,
         "allow_unknown_session_keys": False,
         "allow_nondeterminism": False,
+        "measure": None,
         "whole": True,
     }
 
@@ -83,9 +84,10 @@ COMPILE: dict[str, Any] = {
     "node_name_prefix": None,
     "initializer_names": [],
 }
-NOTHING_EXPECTED = dict.fromkeys(
-    ("ep_context_nodes", "fallback_nodes", "min_shared_ratio", "max_bytes", "max_growth", "baseline")
-)
+NOTHING_EXPECTED: dict[str, Any] = {
+    **dict.fromkeys(("ep_context_nodes", "fallback_nodes", "min_shared_ratio", "max_bytes", "max_growth", "baseline")),
+    "figures": [],
+}
 
 
 def member(name: str, compile_: dict[str, Any] | None = None, expect: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -114,6 +116,7 @@ def group(name: str, members: list[dict[str, Any]], targets: list[str], **more: 
         "merge": None,
         "genai": None,
         "allow_nondeterminism": False,
+        "measure": None,
         "allow_failure": frozenset(),
         "sharing_sets": [],
         "adapters": [],
@@ -177,6 +180,7 @@ EXPECTED = {
             "allow_unknown_options": True,
             "allow_unknown_session_keys": False,
             "allow_nondeterminism": False,
+            "measure": None,
             "whole": True,
         },
     },

@@ -363,6 +363,7 @@ class _Maker:
             "outputs": self.outputs,
             "sharing": self.sharing,
             "accuracy": self.accuracy,
+            "measurements": [],
             "build": {
                 "began": "2026-11-23T03:48:00Z",
                 "seconds": round(max(self._ended.values()) + 0.2, 3),

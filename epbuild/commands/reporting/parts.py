@@ -16,6 +16,7 @@ from epbuild.commands.reporting.recipe_values import (
     ReportedData,
     ReportedEp,
     ReportedFile,
+    ReportedMeasurement,
     ReportedModel,
     ReportedOperator,
     ReportedOutput,
@@ -24,9 +25,10 @@ from epbuild.commands.reporting.recipe_values import (
     ReportedToolchain,
 )
 from epbuild.output.materials import get_source_name
+from epbuild.plan.measuring import ModelMeasurement
 from epbuild.plan.outputs import PROVENANCE
 from epbuild.plan.preparing import Preparation
-from epbuild.plan.result import VerificationResult
+from epbuild.plan.result import DIAGNOSTICS, MeasurementResult, VerificationResult
 from epbuild.plan.steps import Emission, InTarget, Plan
 from epbuild.plan.target import PlannedEp, PlannedTarget
 from epbuild.plan.verification import Verification
@@ -214,3 +216,19 @@ def report_accuracy(action: Verification, result: VerificationResult) -> Iterato
                 on=None,
                 reference=None,
             )
+
+
+def report_measurements(action: ModelMeasurement, result: MeasurementResult) -> Iterator[ReportedMeasurement]:
+    for member in action.members:
+        model, folder = result.model(member.name), f"{DIAGNOSTICS}/{member.name}/"
+        yield ReportedMeasurement(
+            step=action.id,
+            group=action.group,
+            target=action.target.name,
+            member=member.name,
+            figures=model.figures,
+            limits=dict(member.limits),
+            on=model.on,
+            device=model.device,
+            files=tuple(name.removeprefix(folder) for name in result.diagnostics if name.startswith(folder)),
+        )

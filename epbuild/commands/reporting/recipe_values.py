@@ -11,6 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from epbuild.recipe.model import MeasuredOn
 from epbuild.session.events import Coverage
 
 
@@ -271,3 +272,26 @@ class ReportedAccuracy(Struct, frozen=True):
     """Device and inputs, as text."""
     reference: str | None
     """Model that computed the reference."""
+
+
+class ReportedMeasurement(Struct, frozen=True):
+    """Figures of a compiled model that a command of the recipe measured."""
+
+    step: str
+    """Measure step."""
+    group: str
+    """Name of the group."""
+    target: str
+    """Name of the target."""
+    member: str
+    """Name of the model in its group."""
+    figures: Mapping[str, float]
+    """Values by name: `load_ms`, `latency_ms.first`, `latency_ms.p50`, `latency_ms.p95` and `peak_memory` (bytes)."""
+    limits: Mapping[str, float]
+    """Maximum values that the recipe expects, by name."""
+    on: MeasuredOn
+    """What ran the model: `device`, an `emulator` of it, or the `cpu` instead of it. Figures of different values are not comparable."""
+    device: str | None
+    """Name of the device; null if it is unknown."""
+    files: tuple[str, ...]
+    """Files that the measurement wrote beside its figures, which are kept beside the log."""

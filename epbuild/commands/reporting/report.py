@@ -24,6 +24,7 @@ from epbuild.commands.reporting.parts import (
     collect_identities,
     report_accuracy,
     report_coverage,
+    report_measurements,
     report_models,
     report_output,
     report_targets,
@@ -37,7 +38,8 @@ from epbuild.core.host import count_cpus, read_cpu_name
 from epbuild.engine.capacity import get_memory
 from epbuild.engine.events import Progress, StepFailed
 from epbuild.engine.ledger import find_faulty_step
-from epbuild.plan.result import ActionResult, CompileResult, VerificationResult
+from epbuild.plan.measuring import ModelMeasurement
+from epbuild.plan.result import ActionResult, CompileResult, MeasurementResult, VerificationResult
 from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import Verification
 from epbuild.publish.sizes import compute_savings
@@ -105,6 +107,12 @@ class _ReportBuilder:
                 for ident, action in self._plan.of(Verification).items()
                 if isinstance(result := self._results.get(ident), VerificationResult)
                 for row in report_accuracy(action, result)
+            ),
+            measurements=tuple(
+                row
+                for ident, action in self._plan.of(ModelMeasurement).items()
+                if isinstance(result := self._results.get(ident), MeasurementResult)
+                for row in report_measurements(action, result)
             ),
             build=_report_build(self._last) if self._last is not None else None,
             warnings=tuple(_report_warning(problem) for problem in self._plan.warnings),
@@ -233,7 +241,7 @@ class _ReportBuilder:
 def _get_group_and_target(action: Action) -> tuple[str | None, str | None]:
     """Return the group and the target of an action, or (None, None) if it does not belong to exactly one of each."""
     match action:
-        case SessionGroup() | Verification():
+        case SessionGroup() | Verification() | ModelMeasurement():
             return action.group, action.target.name
         case Emission(parts=[part]):
             return part.group, part.target.name

@@ -17,6 +17,7 @@ from epbuild.commands.reporting.recipe_values import (
     ReportedAccuracy,
     ReportedCoverage,
     ReportedMachine,
+    ReportedMeasurement,
     ReportedModel,
     ReportedOutput,
     ReportedRecipe,
@@ -170,6 +171,8 @@ class Report(Summarized, Struct, frozen=True):
     """Errors of failed steps, by reason."""
     against: ReportedAgainst | None
     """Changes since an earlier report was written or outputs were emitted; null if nothing was compared."""
+    measurements: tuple[ReportedMeasurement, ...] = ()
+    """Measured figures of compiled models, if the recipe measures them."""
 
     def summarize(self) -> Summary:
         """Return the states of the steps, the last build, and the coverage of each model."""

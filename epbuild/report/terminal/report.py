@@ -28,6 +28,7 @@ from epbuild.report.terminal.failures import format_failures
 from epbuild.report.terminal.screen import BOLD, has_colors, paint, print_lines, wrap
 from epbuild.session.events import ModelCovered
 from epbuild.verify.fallback import FallbackNodes
+from epbuild.verify.figures import describe_place, format_figure
 
 _MAX_LINES = 20
 _MIN_SECONDS = 1.0
@@ -59,6 +60,7 @@ def report_lines(report: Report) -> Iterator[str]:
     sections = (
         format_failures(report.failures),
         *format_all_sharing([SharingSaved(row.step, row.alone, row.shared, row.measured, row.made) for row in report.sharing]),
+        _format_measurements(report),
         _format_step_times(report),
         format_differences(report.against) if report.against is not None else (),
     )
@@ -82,6 +84,21 @@ def _format_head(report: Report) -> Iterator[str]:
         size = format_size(sum(output.size for output in there))
         rest = len(report.outputs) - len(there)
         yield f"Outputs: {len(there)} in place, {size}" + (f"; {rest} out of date or missing" if rest else "")
+
+
+def _format_measurements(report: Report) -> Iterator[str]:
+    for number, row in enumerate(report.measurements[:_MAX_LINES]):
+        if number == 0:
+            yield "Measured"
+        figures = [
+            f"{name} {format_figure(name, value)}"
+            + (f" (limit {format_figure(name, row.limits[name])})" if name in row.limits else "")
+            for name, value in row.figures.items()
+        ]
+        text = f"{row.group}/{row.target}/{row.member}: {', '.join(figures)}, {describe_place(row.on, row.device)}"
+        yield from wrap(text, first="  ", others="    ")
+    if len(report.measurements) > _MAX_LINES:
+        yield f"  and {len(report.measurements) - _MAX_LINES} more, with --json"
 
 
 def _format_build(build: ReportedBuild, here: str) -> str:

@@ -1,0 +1,161 @@
+"""Runs of users' commands that measure compiled models."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct, ValidationError, to_builtins
+
+from epbuild.compile.program import ENVIRONMENT, REQUEST_FORMAT, Program, diagnose_program, find_program, quote_output
+from epbuild.core.canonical import parse_json
+from epbuild.core.clone import copy_file
+from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
+from epbuild.core.records import convert
+from epbuild.core.safepath import find_unportable_part, is_inside, is_regular, open_regular, resolve_links
+from epbuild.engine.events import StepStarted
+from epbuild.plan.measuring import FACTS, INPUT, OUTPUT, MeasuredMember, ModelMeasurement, build_facts, list_model_files
+from epbuild.plan.result import DIAGNOSTICS, MeasuredModel, MeasurementResult, Measurements
+from epbuild.recipe.model import MeasuredOn
+from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
+from epbuild.toolchain.process import Ending
+from epbuild.worker.scripts import RUN_COMMAND
+
+_MAX_FIGURES_BYTES = 1 << 20
+_MAX_FILES = 100
+_MAX_FILE_BYTES = 1 << 30
+
+_Milliseconds = Annotated[float, Meta(ge=0, le=1e9)]
+
+
+class _Latency(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    first: _Milliseconds | None = None
+    p50: _Milliseconds | None = None
+    p95: _Milliseconds | None = None
+
+
+class _Figures(Struct, frozen=True, forbid_unknown_fields=True):
+    """JSON document that a command writes."""
+
+    load_ms: _Milliseconds | None = None
+    latency_ms: _Latency = _Latency()
+    peak_memory: Annotated[int, Meta(ge=0, le=1 << 60)] | None = None
+    on: MeasuredOn = "device"
+    device: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+
+    @property
+    def by_name(self) -> dict[str, int | float]:
+        figures = {
+            "load_ms": self.load_ms,
+            **{f"latency_ms.{name}": value for name, value in to_builtins(self.latency_ms).items()},
+            "peak_memory": self.peak_memory,
+        }
+        return {name: value for name, value in figures.items() if value is not None}
+
+
+def measure(measurement: ModelMeasurement, execution: Execution) -> MeasurementResult:
+    """Run the command for each model, and store the figures and the files that it wrote. Raises EpbuildError and Cancelled."""
+    begin = time.monotonic()
+    models: list[MeasuredModel] = []
+    kept: dict[str, Path] = {}
+    runs = [execution.create_inner(execution.staging / f"{number}") for number in range(len(measurement.members))]
+    try:
+        for member, run in zip(measurement.members, runs, strict=True):
+            models.append(_measure_model(measurement, member, run))
+            kept |= {f"{DIAGNOSTICS}/{member.name}/{name}": path for name, path in _list_kept_files(measurement, run)}
+    finally:
+        with execution.log.open("wb") as log:
+            for run in runs:
+                log.write(run.log.read_bytes() if run.log.exists() else b"")
+    execution.recheck()
+    artifacts = {name: execution.store.put(path, move=True) for name, path in kept.items()}
+    measured = Measurements(round(time.monotonic() - begin, 3), {}, None)
+    return MeasurementResult(artifacts, execution.store.put(execution.log), measured, tuple(models), tuple(artifacts))
+
+
+def _measure_model(measurement: ModelMeasurement, member: MeasuredMember, execution: Execution) -> MeasuredModel:
+    step, choice = StepId(measurement.id), measurement.choice
+    title = " ".join(word.rpartition("/")[2] for word in member.command[:2])
+    program = Program(step, title, measurement.target.toolchain.name, member.command, choice.timeout)
+    _stage(measurement, member, program, execution)
+    execution.progress.report(StepStarted(step, f"measuring {member.name}"))
+    worker = Worker("measurement", RUN_COMMAND, choice.timeout, {**ENVIRONMENT, **measurement.environment})
+    ending = execution.run(worker, step, StepLog(step, execution.progress))
+    error = diagnose_program(program, ending, execution.shown_log)
+    if error is not None:
+        # The device may be away. Failures of this machine are not recorded, so that the next build measures again.
+        raise EnvironmentFailure(*error.problems)
+    found = _read_figures(program, ending, execution)
+    return MeasuredModel(member.name, found.by_name, found.on, found.device)
+
+
+def _stage(measurement: ModelMeasurement, member: MeasuredMember, program: Program, execution: Execution) -> None:
+    """Write the compiled model, the facts and the recipe's files to the staging directory."""
+    staging, result = execution.staging, measurement.compiled_of(member).compiled
+    try:
+        (staging / OUTPUT).parent.mkdir(parents=True)
+        for name, digest in list_model_files(result, member.name).items():
+            execution.store.materialize(digest, staging / INPUT / name)
+        for name, path in measurement.staged.items():
+            (staging / name).parent.mkdir(parents=True, exist_ok=True)
+            copy_file(resolve_links(path), staging / name)
+        (staging / FACTS).write_text(json.dumps(build_facts(measurement, member), indent=1), encoding="utf-8")
+        command = [find_program(program, execution), *program.command[1:]]
+        (staging / REQUEST).write_text(json.dumps({"format": REQUEST_FORMAT, "command": command}), encoding="utf-8")
+    except OSError as error:
+        message = f"the files of the measurement could not be staged: {error.strerror or error}"
+        hint = "Check the space and the permissions of the recipe's folder."
+        raise EnvironmentFailure(Problem("EPB451", message, program.step, hint)) from error
+
+
+def _read_figures(program: Program, ending: Ending, execution: Execution) -> _Figures:
+    """Read what the command wrote. Raises BuildError if the file is missing, or if it is not as documented."""
+    path = execution.staging / OUTPUT
+    if not is_regular(path) or not is_inside(path, path.parent):
+        raise _make_result_error(program, f"succeeded but did not write {OUTPUT}", ending, execution)
+    try:
+        with open_regular(path) as file:
+            content = file.read(_MAX_FIGURES_BYTES + 1)
+        if len(content) > _MAX_FIGURES_BYTES:
+            raise ValidationError(f"it has more than {_MAX_FIGURES_BYTES:,} bytes")
+        found = convert(parse_json(content), _Figures)
+        p50, p95 = found.latency_ms.p50, found.latency_ms.p95
+        if not found.by_name:
+            raise ValidationError("it has no figure")
+        if p50 is not None and p95 is not None and p50 > p95:
+            raise ValidationError(f"latency_ms.p50 is {p50:g}, which is more than p95, {p95:g}")
+    except (OSError, ValueError, RecursionError) as error:
+        raise _make_result_error(program, f"wrote unusable figures: {error}", ending, execution) from error
+    return found
+
+
+def _list_kept_files(measurement: ModelMeasurement, execution: Execution) -> Iterator[tuple[str, Path]]:
+    """Yield the name and the path of each other file that the command wrote beside its figures. Raises BuildError."""
+    figures = execution.staging / OUTPUT
+    folder, step = figures.parent, StepId(measurement.id)
+    others = [path for path in sorted(folder.rglob("*")) if path != figures and (path.is_symlink() or not path.is_dir())]
+    for path in others:
+        name = path.relative_to(folder).as_posix()
+        why = (
+            "is not a regular file"
+            if not is_regular(path) or not is_inside(path, folder)
+            else "has a name that is not valid on Windows"
+            if find_unportable_part(name) is not None
+            else f"is larger than {_MAX_FILE_BYTES:,} bytes"
+            if path.stat().st_size > _MAX_FILE_BYTES
+            else f"is one of more than {_MAX_FILES} files"
+            if len(others) > _MAX_FILES
+            else None
+        )
+        if why is not None:
+            message = f"the command of 'measure' wrote {name}, which {why}"
+            raise BuildError(Problem("EPB461", message, step, "Write only files to keep into the folder of ${out}."))
+        yield name, path
+
+
+def _make_result_error(program: Program, what: str, ending: Ending, execution: Execution) -> BuildError:
+    hint = f"Write the figures to the path of ${{out}}, as documented. See the whole log: {execution.shown_log}."
+    return BuildError(Problem("EPB461", f"'{program.title}' {what}{quote_output(ending.tail)}", program.step, hint))

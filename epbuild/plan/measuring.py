@@ -1,0 +1,208 @@
+"""Measurements of compiled models by users' commands, as actions.
+
+    compile:vision/phone/det ─┬─ measure:vision/phone ── emit:vision/phone/directory
+    compile:vision/phone/cls ─┘
+
+Limits on figures are not part of the key. A stored result can therefore be judged again after `expect` changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
+
+from epbuild.core.errors import Problem
+from epbuild.plan.custom_ops import CustomOpLibraries
+from epbuild.plan.made import Made
+from epbuild.plan.request import build_ep_document
+from epbuild.plan.result import CompileResult
+from epbuild.plan.staged_files import StagedFiles
+from epbuild.plan.steps import InTarget, SessionGroup
+from epbuild.plan.target import PlannedTarget
+from epbuild.recipe.model import GroupSpec, MeasureChoice
+from epbuild.recipe.nodes import render
+from epbuild.recipe.patterns import FileFinder
+
+INPUT = "in"
+"""Folder in the staging directory for the files of the compiled model."""
+FACTS = "facts.json"
+"""Description of the model and the target, in the staging directory."""
+OUTPUT = "out/figures.json"
+"""File that the command writes, in the staging directory."""
+FACTS_FORMAT = 1
+
+_FORMAT = 1
+_CONTRACT = 1
+"""Version of the contract of measurements. Increment it when a change to the command's inputs changes results."""
+
+
+class MeasuredMember(Struct, frozen=True):
+    """Model to measure, with its command and the limits on its figures."""
+
+    name: str
+    session: str
+    """Id of the session group that compiles the model."""
+    limits: tuple[tuple[str, float], ...] = ()
+    """Names and maximum values of figures."""
+    command: tuple[str, ...] = ()
+    """Program and arguments, with staged names. Empty until `with_command_files` sets it."""
+
+
+class ModelMeasurement(InTarget, Struct, frozen=True, dict=True):
+    """Measurement of one group's compiled models for one target."""
+
+    group: str
+    target: PlannedTarget
+    members: tuple[MeasuredMember, ...]
+    choice: MeasureChoice
+    custom_ops: tuple[CustomOpLibraries, ...] = ()
+    staged: Mapping[str, Path] = field(default_factory=dict)
+    """Files of the recipe that the command reads, by staged name."""
+    compiled: tuple[Made, ...] = ()
+    """Results of the session groups. Empty until the results are known."""
+
+    @property
+    def id(self) -> str:
+        return make_measurement_id(self.group, self.target.name)
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        return (self.id,)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(member.session for member in self.members))
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(dict.fromkeys(self.staged.values()))
+
+    @property
+    def source_models(self) -> tuple[()]:
+        return ()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {name: render(setting.value) for name, setting in self.choice.environment.items()}
+
+    def compiled_of(self, member: MeasuredMember) -> Made:
+        """Return the result of the session group that compiles a member. Raises KeyError while the result is unknown."""
+        return {item.group.id: item for item in self.compiled}[member.session]
+
+
+def make_measurement_id(group: str, target: str) -> str:
+    return f"measure:{group}/{target}"
+
+
+def plan_measurement(
+    group: GroupSpec, sessions: Sequence[SessionGroup], choice: MeasureChoice | None, problems: list[Problem]
+) -> ModelMeasurement | None:
+    """Plan the measurement of a group's session groups for one target. Return None if the recipe requests none.
+
+    Add a problem for each limit that nothing measures, and for an unusable command.
+    """
+    if choice is None:
+        problems += _find_unmeasured_limits(group, sessions[0].target)
+        return None
+    problems += _find_command_problems(sessions[0].group, choice)
+    members = tuple(
+        MeasuredMember(member.name, session.id, member.expect.figures) for session in sessions for member in session.members
+    )
+    first = sessions[0]
+    return ModelMeasurement(first.group, first.target, members, choice, first.custom_ops)
+
+
+def _find_unmeasured_limits(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem]:
+    for member in group.members:
+        if member.expect.figures:
+            name, _ = member.expect.figures[0]
+            message = f"'expect' of the group '{group.name}' limits {name}, but nothing measures it for '{target.name}'"
+            hint = "Add 'measure' to the group or to the target."
+            yield Problem("EPB299", message, member.expect.where or group.where, hint)
+
+
+def _find_command_problems(group: str, choice: MeasureChoice) -> Iterator[Problem]:
+    for name, what in {"in": "model to measure", "out": "file to write"}.items():
+        if not any(f"${{{name}}}" in str(word.value) for word in choice.command):
+            message = f"the command of 'measure' of '{group}' does not use ${{{name}}}, the {what}"
+            hint = 'Pass it to the program, as in `command: [python, x.py, "${in}", "${out}"]`.'
+            yield Problem("EPB270", message, choice.where, hint)
+
+
+def with_command_files(
+    measurement: ModelMeasurement,
+    sessions: Mapping[str, SessionGroup],
+    base: Path,
+    finder: FileFinder,
+    problems: list[Problem],
+) -> ModelMeasurement:
+    """Return a copy of `measurement` with the commands of its members and the files to stage. Paths are relative to `base`."""
+    staged = StagedFiles(base, finder, problems)
+    staged.add(measurement.choice.files)
+    members = []
+    for member in measurement.members:
+        names = {
+            "in": f"{INPUT}/{get_model_file(sessions[member.session], member.name)}",
+            "out": OUTPUT,
+            "facts": FACTS,
+            "model": member.name,
+        }
+        members.append(replace(member, command=staged.stage_command(measurement.id, measurement.choice.command, names)))
+    return replace(measurement, members=tuple(members), staged=staged.files)
+
+
+def get_model_file(session: SessionGroup, member: str) -> str:
+    """Return the name of a member's model among the artifacts of its session group."""
+    return f"{member}_ctx.onnx" if session.compiled else f"{member}.onnx"
+
+
+def build_facts(measurement: ModelMeasurement, member: MeasuredMember) -> dict[str, Any]:
+    """Return the description of a compiled model and its target that the command reads. The model's files are in `INPUT`."""
+    target, result = measurement.target, measurement.compiled_of(member).compiled
+    model = result.model(member.name)
+    return {
+        "format": FACTS_FORMAT,
+        "group": measurement.group,
+        "target": target.name,
+        "model": member.name,
+        "file": model.file,
+        "files": sorted(list_model_files(result, member.name)),
+        "inputs": to_builtins(model.source.inputs),
+        "outputs": to_builtins(model.source.outputs),
+        "compatibility": dict(model.compatibility),
+        "eps": [{**build_ep_document(ep), "options": ep.lasting_options} for ep in target.eps],
+        "session_options": dict(target.session_options),
+        "run_options": dict(target.run_options),
+    }
+
+
+def list_model_files(result: CompileResult, member: str) -> dict[str, str]:
+    """Return the SHA-256 of a compiled model and of the files that it refers to, by name."""
+    return {name: result.artifacts[name].digest for name in result.model(member).files}
+
+
+def build_measurement_document(
+    measurement: ModelMeasurement, digests: Mapping[Path, str], toolchain: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the key document of a measurement whose session groups have results. `digests` maps its files to their SHA-256."""
+    return {
+        "format": _FORMAT,
+        "contract": _CONTRACT,
+        "kind": "measure",
+        "members": [
+            {
+                "name": member.name,
+                "command": list(member.command),
+                "facts": build_facts(measurement, member),
+                "files": list_model_files(measurement.compiled_of(member).compiled, member.name),
+            }
+            for member in measurement.members
+        ],
+        "staged": {name: digests[path] for name, path in measurement.staged.items()},
+        "environment": measurement.environment,
+        "toolchain": toolchain,
+    }

@@ -1,0 +1,213 @@
+"""Measurements by a user's command: the example for adb with a fake adb, limits on its figures, and damaged figures."""
+
+from __future__ import annotations
+
+import html
+import json
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epbuild.cli.app import execute
+from epbuild.toolchain.process import Ending, supervise
+from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, Workshop
+from tests.support.projects import RECIPES
+
+MEASURE = "measure:classifier/plain"
+EXPECT = "    expect: {fallback_nodes: any}\n"
+COMMAND = 'measure: {command: [python, run.py, "${in}", "${out}", "${facts}"], files: [run.py]}\n'
+FAKE_ADB = f"""\
+#!{sys.executable}
+import pathlib, shutil, sys
+phone = pathlib.Path(__file__).parent / "phone"
+if not phone.is_dir():
+    sys.exit("adb: no devices/emulators found")
+match sys.argv[1:]:
+    case ["push", source, place]:
+        shutil.copy(source, phone / pathlib.Path(place).name)
+    case ["pull", place, copy]:
+        shutil.copy(phone / pathlib.Path(place).name, copy)
+    case ["shell", command] if "perf_test" in command:
+        (phone / "profile.csv").write_text("node,cycles\\nconv,7\\n")
+        print("Session creation time cost: 0.25 s\\nFirst inference time cost: 12 ms\\nPeak working set size: 4096 bytes")
+        print("P50 Latency: 0.004 s\\nP95 Latency: 0.0055 s")
+    case ["shell", "getprop ro.product.model"]:
+        print("SM-S918B")
+"""
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    found = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+    found.serve_commands(monkeypatch)
+
+    found.run_worker = partial(run_worker, found, supervise)
+    return found
+
+
+def run_worker(workshop: Workshop, run: Any, command: Any, folder: Path, log: Path, **options: Any) -> Ending:
+    """Compile with the fake EP, and run commands with `run`."""
+    is_command = "command" in json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    return (run if is_command else workshop.worker)(command, folder, log, **options)
+
+
+def run_in_process(command: Any, folder: Path, log: Path, **options: Any) -> Ending:
+    """Run the user's script in this process, which takes less time than two processes."""
+    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    arguments = [str(folder / word) for word in request["command"][1:]]
+    exec(compile(Path(arguments[0]).read_bytes(), "run.py", "exec"), {"ARGUMENTS": arguments})
+    log.write_text("measured\n", encoding="utf-8")
+    return Ending("exited", 0, ({"event": "finished", "peak_memory": None},), ())
+
+
+def measured(workshop: Workshop, script: str, keys: str = "", more: str = "") -> None:
+    """Write a recipe that measures the classifier with a script, and expects `keys`."""
+    if "ARGUMENTS" in script:
+        workshop.run_worker = partial(run_worker, workshop, run_in_process)
+    (workshop.folder / "run.py").write_text(script, encoding="utf-8")
+    expect = EXPECT.replace("}", f", {keys}}}") if keys else EXPECT
+    workshop.write_recipe((EXPECT, f"{expect}    {COMMAND[:-2]}{more}}}\n"))
+
+
+def printing(**figures: Any) -> str:
+    """Return a script that writes figures."""
+    return (
+        f"import pathlib\nout = pathlib.Path(ARGUMENTS[2]).parent\n(out / 'figures.json').write_text({json.dumps(figures)!r})\n"
+    )
+
+
+def result_of(workshop: Workshop) -> dict[str, Any]:
+    return dict(workshop.record(MEASURE).result["models"][0])
+
+
+def test_the_example_measures_on_a_phone_that_adb_reaches(
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adb = tmp_path / "bin" / "adb"
+    (adb.parent / "phone").mkdir(parents=True)
+    adb.write_text(FAKE_ADB, encoding="utf-8")
+    adb.chmod(0o755)
+    monkeypatch.setenv("PATH", str(adb.parent), prepend=":")
+    measured(workshop, (RECIPES / "adb-run.py").read_text(encoding="utf-8"), "latency_ms: 4, load_ms: 250, peak_memory: 4096")
+    assert execute(["run"]) == 0
+    assert "load_ms 250 ms, latency_ms.first 12 ms" in (said := " ".join(capsys.readouterr().out.split()))
+    assert "on the device 'SM-S918B', 1 file" in said
+    assert result_of(workshop)["figures"] == {
+        "load_ms": 250, "latency_ms.first": 12, "latency_ms.p50": 4, "latency_ms.p95": 5.5, "peak_memory": 4096,
+    }  # fmt: skip
+    [profile] = (workshop.folder / ".epbuild" / "logs").rglob("profile.csv")
+    assert profile.read_text(encoding="utf-8") == "node,cycles\nconv,7\n"
+    model = json.loads(workshop.contents("classifier")["manifest.json"])["models"][0]
+    assert model["measured"] == {"figures": result_of(workshop)["figures"], "on": "device", "device": "SM-S918B"}
+    shutil.rmtree(adb.parent / "phone")
+    assert workshop.build().exit_code == 0, "the stored figures need no phone"
+    before = workshop.contents("classifier")
+    (workshop.folder / "classifier.onnx").write_bytes((workshop.folder / "decode.onnx").read_bytes())
+    assert execute(["run"]) == 3
+    assert "no devices/emulators found" in capsys.readouterr().err
+    assert workshop.contents("classifier") == before
+    (adb.parent / "phone").mkdir()
+    assert execute(["run"]) == 0, "a failure on this machine is not remembered"
+
+
+def test_a_figure_above_its_limit_by_a_hair_leaves_the_earlier_output(workshop: Workshop) -> None:
+    measured(workshop, printing(latency_ms={"p50": 4.0001}))
+    assert workshop.build().exit_code == 0
+    before = workshop.contents("classifier")
+    measured(workshop, printing(latency_ms={"p50": 4.0001}), "latency_ms: 4.0001")
+    assert workshop.build().exit_code == 0
+    assert workshop.contents("classifier") == before
+    (workshop.folder / "classifier.onnx").write_bytes((workshop.folder / "decode.onnx").read_bytes())
+    measured(workshop, printing(latency_ms={"p50": 4.0001}), "latency_ms: 4")
+    assert execute(["run", "--junit", "report.xml"]) == 1
+    assert workshop.contents("classifier") == before
+    said = "the model 'classifier' has a latency_ms.p50 of 4.0001 ms on the device; the recipe expects at most 4 ms"
+    assert said in html.unescape((workshop.folder / "report.xml").read_text("utf-8"))
+    assert execute(["report", "-o", "report.json"]) == 0
+    document = json.loads((workshop.folder / "report.json").read_text("utf-8"))
+    assert document["measurements"] == [
+        {
+            "step": MEASURE,
+            "group": "classifier",
+            "target": "plain",
+            "member": "classifier",
+            "figures": {"latency_ms.p50": 4.0001},
+            "limits": {"latency_ms.p50": 4},
+            "on": "device",
+            "device": None,
+            "files": [],
+        }
+    ]
+    assert said[1:] in document["failures"][0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("figures", "keys", "code"),
+    [
+        ({"load_ms": 1}, "peak_memory: 4 KB", "EPB657"),
+        ({"load_ms": 1, "on": "emulator"}, "load_ms: 2", "EPB657"),
+        ({"load_ms": 1, "on": "cpu"}, "load_ms: 2", "EPB657"),
+        ({"load_ms": 2.5}, "load_ms: 2", "EPB656"),
+        ({"latency_ms": {"p95": 2.5}}, "latency_ms: {p95: 2}", "EPB656"),
+        ({"peak_memory": 2001}, "peak_memory: 2 KB", "EPB656"),
+        ({}, "", "EPB461"),
+        ({"load_ms": "1"}, "", "EPB461"),
+        ({"load_ms": -1}, "", "EPB461"),
+        ({"load_ms": True}, "", "EPB461"),
+        ({"load_ms": 1, "other": 1}, "", "EPB461"),
+        ({"load_ms": float("nan")}, "", "EPB461"),
+        ({"latency_ms": {"p50": 2, "p95": 1}}, "", "EPB461"),
+        ({"load_ms": 1, "device": "x" * 201}, "", "EPB461"),
+    ],
+)
+def test_a_missing_excessive_or_invalid_figure_fails(workshop: Workshop, figures: dict[str, Any], keys: str, code: str) -> None:
+    measured(workshop, printing(**figures), keys)
+    assert workshop.build("emit:classifier/*").exit_code == 1
+    assert workshop.failures == [code]
+    assert not workshop.output("classifier").exists()
+
+
+def test_a_limit_can_be_for_the_emulator(workshop: Workshop) -> None:
+    measured(workshop, printing(load_ms=1, on="emulator"), "load_ms: 2", ", on: emulator")
+    assert workshop.build("emit:classifier/*").exit_code == 0
+    assert "on an emulator" in str(workshop.events)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(out / 'link').symlink_to('/etc/hostname')",
+        "(out / 'a:b').write_text('x')",
+        "[(out / str(number)).write_text('x') for number in range(101)]",
+        "(out / 'figures.json').unlink()",
+        "(out / 'figures.json').unlink(); (out / 'figures.json').symlink_to('/etc/hostname')",
+    ],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="the files cannot exist on Windows")
+def test_files_that_cannot_be_kept_are_refused(workshop: Workshop, line: str) -> None:
+    measured(workshop, f"{printing(load_ms=1)}{line}\n")
+    assert workshop.build("emit:classifier/*").exit_code == 1
+    assert workshop.failures == ["EPB461"]
+
+
+def test_a_limit_without_a_measurement_is_refused(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    workshop.write_recipe((EXPECT, EXPECT.replace("}", ", load_ms: 1}")))
+    assert execute(["validate"]) == 2
+    assert "[EPB299]" in capsys.readouterr().err
+
+
+def test_a_change_of_the_command_measures_again_and_a_change_of_a_limit_does_not(workshop: Workshop) -> None:
+    measured(workshop, printing(load_ms=1), "load_ms: 1")
+    workshop.build()
+    measured(workshop, printing(load_ms=1), "load_ms: 2")
+    assert (workshop.states()[MEASURE], workshop.states()[EMIT_CLASSIFIER]) == ("current", "current")
+    measured(workshop, printing(load_ms=2), "load_ms: 2")
+    assert (workshop.states()[CLASSIFIER], workshop.states()[MEASURE]) == ("current", "out of date")
+    measured(workshop, printing(load_ms=1), "load_ms: 1", ", environment: {A: b}")
+    assert workshop.states()[MEASURE] == "out of date"
