@@ -36,6 +36,11 @@ _OUTPUTS = (
     "# Each group and target gets a folder below dist/. For one package instead:",
     '# outputs: [{layout: ort-model-package, path: "dist/${recipe.name}.ortpackage"}]',
 )
+_ARCHIVES = (
+    "# Each group and target gets a folder below dist/. For archives instead:",
+    '# outputs: [{layout: directory, archive: zip, path: "dist/${group}-${target}.zip"}]',
+)
+"""Comment for EPs whose models cannot be in a model package."""
 _WIDTH = 120
 _PROMPT, _CONTEXT = 64, 256
 """Tokens of a prompt in one run, and tokens in all, of a decoder without a configuration."""
@@ -163,7 +168,7 @@ def format_recipe(path: Path, choices: RecipeChoices) -> str:
         *_format_models(models, path.parent, choices),
         *_format_targets(choices),
         *_format_groups(models, path.parent, choices),
-        *_OUTPUTS,
+        *(_OUTPUTS if choices.kind.entry.no_packages is None else _ARCHIVES),
     ]
     return "\n".join(lines) + "\n"
 
