@@ -153,7 +153,7 @@ def check_partitions(artifact: ArtifactFolder) -> Iterator[Finding]:
                 continue
             if any(model.find_binary(holder) in artifact.encrypted for holder in model.nodes):
                 continue
-            graph = _strip_prefix(node.partition_name, node.source)
+            graph = _strip_prefix(node.partition_name, find_source_entry(node.source))
             name, pattern = artifact.format_path(model.file), _make_name_pattern(graph)
             try:
                 graphs = {graph for payload in payloads for graph in find_graphs(payload, pattern)}
@@ -254,9 +254,14 @@ def _make_name_pattern(graph: str) -> bytes:
     return b"[0-9]{1,40}".join(re.escape(part.encode()) for part in parts)
 
 
-def _strip_prefix(partition_name: str, source: str | None) -> str:
-    """Return the name of a graph without a prefix. ONNX Runtime starts the names of an EP's graphs with the name of the EP."""
-    return partition_name[max(0, partition_name.find(source)) :] if source else partition_name
+def _strip_prefix(partition_name: str, ep_entry: EpEntry | None) -> str:
+    """Return the name of a graph without the prefix of its node, if the EP allows one.
+
+    ONNX Runtime starts the names of an EP's graphs with the name of the EP.
+    """
+    if ep_entry is None or ep_entry.node_names is None or ep_entry.node_names.found_by != "name":
+        return partition_name
+    return partition_name[max(0, partition_name.find(ep_entry.ep)) :]
 
 
 def _make_partition_finding(name: str, node: EPContextNode, graph: str, graphs: Sequence[bytes]) -> Finding:

@@ -574,6 +574,13 @@ def test_a_context_without_graph_names_is_not_a_failure(tmp_path: Path) -> None:
     assert {finding.outcome for finding in findings(model) if finding.check == "partitions"} == {"skipped"}
 
 
+def test_only_graphs_of_eps_that_find_them_by_node_may_have_a_prefix(tmp_path: Path) -> None:
+    for source, outcome in ((QNN, "passed"), (OPENVINO, "skipped")):
+        model = save(tmp_path / "m.onnx", node(source=source, partition_name=f"other_{source}_17_1_0"))
+        (tmp_path / BIN).write_bytes(BINARY + f"model_{source}_17_1_0".encode())
+        assert {finding.outcome for finding in findings(model) if finding.check == "partitions"} == {outcome}
+
+
 @pytest.mark.parametrize("graph", ["1", "graph_1", "1_0"])
 def test_graph_names_that_are_nearly_numbers_are_not_confused(tmp_path: Path, graph: str) -> None:
     model = save(tmp_path / "m.onnx", node(partition_name=graph))
