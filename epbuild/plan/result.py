@@ -253,11 +253,21 @@ class UnjudgedMember(Struct, frozen=True, omit_defaults=True):
     """True if the member's generated inputs are the cause. In that case, other machines cannot measure the member either."""
 
 
-class VerificationResult(ActionResult, frozen=True):
+class TaskMetric(Struct, frozen=True):
+    """Metric that a user's command computed for the source of a member and for the compiled model."""
+
+    member: str
+    name: str
+    source: float
+    compiled: float
+
+
+class VerificationResult(ActionResult, frozen=True, omit_defaults=True):
     """Result of a verification."""
 
     figures: tuple[FigureRow, ...]
     unjudged: tuple[UnjudgedMember, ...]
+    metrics: tuple[TaskMetric, ...] = ()
 
     def unjudged_member(self, name: str) -> UnjudgedMember | None:
         """Return the entry of a member whose accuracy could not be measured, or None if it was measured."""

@@ -23,12 +23,18 @@ from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.made import Made
 from epbuild.plan.member import Member, ModelFiles
+from epbuild.plan.staged_files import StagedFiles
 from epbuild.plan.steps import InTarget, Plan, SessionGroup, Step
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import MadeInputs, VerifyChoice
 from epbuild.recipe.models import overlay_choice
 from epbuild.recipe.names import is_glob
 from epbuild.recipe.patterns import FileFinder
+
+METRIC_INPUT = "in"
+"""Folder in the staging directory with the inputs and outputs from which a program computes task metrics."""
+METRIC_OUTPUT = "out/metrics.json"
+"""File that this program writes, in the staging directory."""
 
 _FORMAT = 1
 _CONTRACT = 3
@@ -54,6 +60,10 @@ class CheckedMember(Struct, frozen=True):
     """Id of the preparation whose result the session group compiles. None if the model is not prepared."""
     maker: str | None = None
     """Id of the step that makes the source model. None if the source model is a user's file, or is not the reference."""
+    command: tuple[str, ...] = ()
+    """Program and arguments that compute task metrics, with staged names. Empty without such a program."""
+    staged: Mapping[str, Path] = field(default_factory=dict)
+    """Files that this program reads, by staged name."""
 
     @property
     def source(self) -> ModelFiles | None:
@@ -72,7 +82,12 @@ class CheckedMember(Struct, frozen=True):
     @property
     def is_gate(self) -> bool:
         """True if inaccurate outputs fail the step, because the user set inputs or metrics. Otherwise, they only cause a warning."""
-        return self.choice.files is not None or self.choice.metrics is not None
+        return self.choice.files is not None or self.choice.metrics is not None or self.choice.metric is not None
+
+    @property
+    def is_judged_by_metric(self) -> bool:
+        """True if only task metrics decide, because the user set no thresholds for outputs."""
+        return self.choice.metric is not None and self.choice.metrics is None
 
     @property
     def must_be_judged(self) -> bool:
@@ -121,7 +136,8 @@ class Verification(InTarget):
     @property
     def files(self) -> tuple[Path, ...]:
         sources = (path for checked in self.members if checked.source is not None for path in checked.source.all)
-        return tuple(dict.fromkeys((*sources, *(path for checked in self.members for path in checked.inputs.values()))))
+        own = (path for checked in self.members for path in (*checked.inputs.values(), *checked.staged.values()))
+        return tuple(dict.fromkeys((*sources, *own)))
 
     @property
     def source_models(self) -> tuple[()]:
@@ -211,8 +227,25 @@ def with_inputs(
             problems += _find_unknown_inputs(checked, headers[checked.name])
         # Only the prepared model itself shows whether it can be compared with its source.
         chosen_one = checked.choice.reference if member.prepared is not None else None
-        found.append(replace(checked, member=member, inputs=files, reference=chosen_one or "source"))
+        staged = _stage_metric(checked, verification.id, finder, problems)
+        found.append(replace(staged, member=member, inputs=files, reference=chosen_one or "source"))
     return dataclasses.replace(verification, members=tuple(found))
+
+
+def _stage_metric(checked: CheckedMember, step: str, finder: FileFinder, problems: list[Problem]) -> CheckedMember:
+    """Return the member with the command of its task metrics and the files that the command reads."""
+    metric = checked.choice.metric
+    if metric is None:
+        return checked
+    for name, what in {"in": "the folder to read", "out": "the file to write"}.items():
+        if not any(f"${{{name}}}" in str(word.value) for word in metric.command):
+            message = f"the command of 'metric' does not use ${{{name}}}, {what}"
+            hint = 'Pass it to the program, as in `run: [python, x.py, "${in}", "${out}"]`.'
+            problems.append(Problem("EPB270", message, metric.where, hint))
+    staged = StagedFiles(finder.base, finder, problems)
+    staged.add(metric.files)
+    command = staged.stage_command(step, metric.command, {"in": METRIC_INPUT, "out": METRIC_OUTPUT, "model": checked.name})
+    return replace(checked, command=command, staged=staged.files)
 
 
 def _find_input_files(choice: VerifyChoice, finder: FileFinder, problems: list[Problem]) -> Iterator[Path]:
@@ -274,4 +307,14 @@ def _build_member(action: Verification, checked: CheckedMember, digests: Mapping
         "samples": {name: digests[path] for name, path in checked.inputs.items()}
         if made is None
         else {"seed": made.seed, "number": made.samples, "ranges": {name: list(bounds) for name, bounds in made.ranges.items()}},
+        **(
+            {
+                "metric": {
+                    "command": list(checked.command),
+                    "staged": {name: digests[path] for name, path in checked.staged.items()},
+                }
+            }
+            if checked.command
+            else {}
+        ),
     }

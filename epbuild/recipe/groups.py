@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from epbuild.core.errors import Position, Problem
-from epbuild.recipe import measuring
+from epbuild.recipe import measuring, models
 from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.measuring import read_figure_limits, read_measure
 from epbuild.recipe.model import (
@@ -26,7 +26,7 @@ from epbuild.recipe.nodes import MappingNode, ScalarNode, SequenceNode, merge_no
 from epbuild.recipe.problems import MISSING_KEY
 from epbuild.recipe.template import substitute
 
-LATER = {**dict.fromkeys(("file", "node_name_prefix"), ("model",)), **measuring.LATER}
+LATER = {**dict.fromkeys(("file", "node_name_prefix"), ("model",)), **models.LATER, **measuring.LATER}
 """Keys of a group whose templates contain names that are substituted later, such as the name of each model."""
 
 

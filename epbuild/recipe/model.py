@@ -103,6 +103,21 @@ class MadeInputs(Struct, frozen=True):
     """Position of each range."""
 
 
+class MetricChoice(Struct, frozen=True):
+    """User's command that computes task metrics, such as an accuracy, from the outputs of a model, and limits on these metrics."""
+
+    where: Position
+    command: tuple[Setting, ...]
+    """Program and arguments. The templates `${in}`, `${out}` and `${model}` are not yet substituted."""
+    files: tuple[Reference, ...] = ()
+    """Globs of other files that the command reads, relative to the recipe."""
+    min: Mapping[str, float] = field(default_factory=dict)
+    max: Mapping[str, float] = field(default_factory=dict)
+    max_drop: Mapping[str, float] = field(default_factory=dict)
+    """How much lower than the source's metric the metric of the compiled model may be, by name."""
+    max_rise: Mapping[str, float] = field(default_factory=dict)
+
+
 class VerifyChoice(Struct, frozen=True):
     """Settings of the numerical check of compiled models. A field is None if the model, group or member does not set it."""
 
@@ -119,6 +134,7 @@ class VerifyChoice(Struct, frozen=True):
     """Outcome if a model cannot be verified."""
     device: Literal["real"] | None = None
     """`real` requires a real device and excludes emulators."""
+    metric: MetricChoice | None = None
 
 
 class MeasureChoice(NamedTuple):

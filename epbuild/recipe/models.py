@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.address import find_address_problem
 from epbuild.recipe.fields import MappingReader
-from epbuild.recipe.model import MadeInputs, ModelSpec, PrepareStep, Reference, Setting, VerifyChoice
+from epbuild.recipe.model import MadeInputs, MetricChoice, ModelSpec, PrepareStep, Reference, Setting, VerifyChoice
 from epbuild.recipe.nodes import MappingNode, Node, Scalar, ScalarNode, SequenceNode
 from epbuild.recipe.paths import find_package_file, is_remote, use_slashes
 from epbuild.recipe.problems import WRONG_VALUE
@@ -138,7 +138,16 @@ def read_verify(owner: MappingReader) -> VerifyChoice | None:
         reference=reference,
         unjudged=unjudged,
         device=device,
+        metric=_read_metric(fields.mapping("metric")) if "metric" in fields.entries else None,
     )
+
+
+def _read_metric(fields: MappingReader) -> MetricChoice:
+    limits = {
+        name: {metric: fields.mapping(name).number(metric) or 0.0 for metric in fields.mapping(name).entries}
+        for name in ("min", "max", "max_drop", "max_rise")
+    }
+    return MetricChoice(fields.where, tuple(_read_command(fields)), fields.paths("files"), **limits)
 
 
 def overlay_choice(own: VerifyChoice | None, base: VerifyChoice | None) -> VerifyChoice | None:
@@ -154,6 +163,7 @@ def overlay_choice(own: VerifyChoice | None, base: VerifyChoice | None) -> Verif
         reference=own.reference or base.reference,
         unjudged=own.unjudged or base.unjudged,
         device=own.device or base.device,
+        metric=own.metric or base.metric,
     )
 
 

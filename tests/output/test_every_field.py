@@ -482,6 +482,8 @@ CASES: dict[str, Case | str] = {
 }
 VERIFIED = {"models.*": "models.right", "groups.*": "groups.pair", "groups.*.models[]": "groups.pair.models.1"}
 """Places of numeric checks in the recipe, by their places in the schema."""
+METRIC: Document = {"metric": {"run": ["python", "fold.py", "${in}", "${out}"], "files": ["fold.py"]}}
+LIMITS = ("min", "max", "max_drop", "max_rise")
 RANGES: Document = {"data": {"seed": 1, "ranges": {"input_ids": [0, 1]}}}
 CASES |= {
     f"{place}.verify{name}": Case(
@@ -501,6 +503,9 @@ CASES |= {
         (".reference", ".reference", "prepared", RANGES, False),
         (".unjudged", ".unjudged", "emit", RANGES, False),
         (".device", ".device", "real", RANGES, True),
+        (".metric.run[]", ".metric.run", ["python", "fold.py", "${in}", "${out}", 2], METRIC, True),
+        (".metric.files[]", ".metric.files", ["fold.py", "first.npz"], METRIC, True),
+        *((f".metric.{limit}.*", f".metric.{limit}", {"accuracy": 0.5}, METRIC, False) for limit in LIMITS),
     )
 }
 CHECKED = list(dict.fromkeys(name.partition(".verify.")[2] for name in CASES if ".verify." in name))
@@ -629,6 +634,15 @@ class Checkout(Workshop):
         log.write_text("measured\n", encoding="utf-8")
         return Ending("exited", 0, ({"event": "finished", "peak_memory": None},), ())
 
+    def scored(self, request: Document, folder: Path, log: Path) -> Ending:
+        """Write a constant metric, and one that depends on the whole request and on all readable files."""
+        files = [path.read_bytes() for part in ("in", "files") for path in sorted((folder / part).rglob("*")) if path.is_file()]
+        told = hashlib.sha256(b"".join(files) + json.dumps(request["command"][1:]).encode())
+        metrics = {"accuracy": 0.5, "other": int(told.hexdigest()[:6], 16)}
+        (folder / "out" / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
+        log.write_text("scored\n", encoding="utf-8")
+        return Ending("exited", 0, ({"event": "finished", "peak_memory": None},), ())
+
     def prepare(self, toolchain: ToolchainSpec, locked: object) -> Environment:
         packages = dict(package.split("==") for package in toolchain.packages)
         version = toolchain.python or "3.11"
@@ -654,6 +668,8 @@ class Checkout(Workshop):
             return self.runner(request, log)
         if any(word.startswith("out/figures") for word in request.get("command", ())):
             return self.measured(request, folder, log, options["environment"])
+        if "out/metrics.json" in request.get("command", ()):
+            return self.scored(request, folder, log)
         if "members" not in request:
             return self.prepared(request, folder, log, options["environment"])
         for item in (*request["here"]["eps"], *request["here"]["custom_ops"]):

@@ -62,7 +62,7 @@ _TOPICS = {
     "Comparing and unpacking": "630-631 637-638",
     "Loading with `epbuild.runtime`": "632-636 654 658",
     "Loading and running models": "640-645 669",
-    "Numbers": "646-649 665-667",
+    "Numbers": "646-649 665-667 670-671",
     "Comparing with `--rebuild-and-compare`": "650-653",
 }
 """Numbers of the codes of each topic."""

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.catalog.facts import Thresholds
-from epbuild.commands.bisect.probing import Prober, is_fault, judge, write_arrays
+from epbuild.commands.bisect.probing import Prober, is_fault, judge
 from epbuild.commands.bisect.search import find_first_failing, find_origin, find_smallest_failing, list_ancestors, list_nearest
 from epbuild.core.errors import BuildError, EpbuildError, PlanError, Problem, StepId, VerifyError, suggest_nearest
 from epbuild.core.shown import format_path
@@ -37,6 +37,7 @@ from epbuild.session.runner import MissingResultError
 from epbuild.session.session import Session, open_session
 from epbuild.verify.expectations import find_advice
 from epbuild.verify.fallback import FallbackNodes
+from epbuild.verify.live.arrays import write_arrays
 from epbuild.verify.live.comparison import OutputComparison
 from epbuild.verify.live.inputs import BadInputs, NoInputs
 from epbuild.verify.live.source import RunnableSource

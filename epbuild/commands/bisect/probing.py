@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,13 +150,3 @@ def judge(names: Iterable[str], expected: Arrays, got: Arrays, rules: Rules) -> 
         except DifferentOutput as error:
             verdicts.append(OutputVerdict(meter.figures, "failed", str(error)))
     return verdicts
-
-
-def write_arrays(path: Path, arrays: Arrays) -> None:
-    """Write a `.npz` file. Unlike `numpy.savez`, this function accepts every name."""
-    import numpy as np
-
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, array, allow_pickle=False)

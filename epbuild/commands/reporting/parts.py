@@ -41,7 +41,7 @@ from epbuild.survey.action_status import ActionStatus
 from epbuild.survey.orphans import Outputs
 from epbuild.survey.status import Survey
 from epbuild.verify.expectations import find_advice
-from epbuild.verify.live.judging import judge_outputs, list_thresholds, round_figure
+from epbuild.verify.live.judging import judge_metrics, judge_outputs, list_thresholds, round_figure
 
 _Identity = Mapping[str, Any]
 """Facts about a toolchain that are part of action keys."""
@@ -203,6 +203,18 @@ def report_accuracy(action: Verification, result: VerificationResult) -> Iterato
                 evidence=row.evidence,
                 on=row.on,
                 reference=row.reference,
+            )
+        for found in judge_metrics(checked, result):
+            yield row_of(
+                output=f"metric {found.metric.name}",
+                outcome="failed" if found.missed else "passed",
+                reason="; ".join((found.text, *found.missed)),
+                figures={},
+                limits={},
+                samples=None,
+                evidence=None,
+                on=None,
+                reference="source",
             )
         if (unjudged := result.unjudged_member(checked.name)) is not None:
             yield row_of(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -14,20 +16,33 @@ from epbuild.engine.events import StepOutput
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.made import Made
-from epbuild.plan.result import FigureRow, Measurements, UnjudgedMember, VerificationResult
+from epbuild.plan.result import FigureRow, Measurements, TaskMetric, UnjudgedMember, VerificationResult
 from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.toolchain.execution import Execution
 from epbuild.verify.live.inputs import BadInputs, NoInputs, load_recipe_samples
 from epbuild.verify.live.judging import make_unjudged_problem
-from epbuild.verify.live.numbers_check import CompileAlone, MemberResult, NumbersCheck, Subject, compile_unshared
+from epbuild.verify.live.numbers_check import ComparedRun, CompileAlone, MemberResult, NumbersCheck, Subject, compile_unshared
 from epbuild.verify.live.session import open_target_session
 from epbuild.verify.live.source import RunnableSource, find_other_values
 from epbuild.verify.live.worker import RAISED, LoadFailure, run_models, why_not_real
 
 
-def check_numbers(action: Verification, execution: Execution, compile_alone: CompileAlone) -> VerificationResult:
+class ComputeMetrics(Protocol):
+    """Function that runs a member's command for task metrics in an execution of its own. `runs` has the inputs and outputs.
+
+    Raises EpbuildError and Cancelled.
+    """
+
+    def __call__(
+        self, action: Verification, checked: CheckedMember, runs: Sequence[ComparedRun], execution: Execution, /
+    ) -> Sequence[TaskMetric]: ...
+
+
+def check_numbers(
+    action: Verification, execution: Execution, compile_alone: CompileAlone, compute_metrics: ComputeMetrics
+) -> VerificationResult:
     """Run compiled models and their sources, and return the differences between their outputs. Raises EpbuildError and Cancelled."""
-    return _VerificationRun(action, execution, compile_alone).result()
+    return _VerificationRun(action, execution, compile_alone, compute_metrics).result()
 
 
 class _StepLines(Struct, frozen=True):
@@ -46,15 +61,20 @@ class _VerificationRun:
     The run only measures the outputs. The figures are judged later, whenever the state of the step is determined.
     """
 
-    def __init__(self, action: Verification, execution: Execution, compile_alone: CompileAlone) -> None:
+    def __init__(
+        self, action: Verification, execution: Execution, compile_alone: CompileAlone, compute_metrics: ComputeMetrics
+    ) -> None:
         self._action = action
         self._step = StepId(action.id)
         self._compile_alone = compile_alone
+        self._compute_metrics = compute_metrics
         self._execution = execution
         self._session = open_target_session(action.target, execution.environment, action.custom_ops, action.timeout)
         self._checks: list[NumbersCheck] = []
         self._figures: list[FigureRow] = []
         self._unjudged: list[UnjudgedMember] = []
+        self._metrics: list[TaskMetric] = []
+        self._metric_logs: list[Path] = []
 
     def result(self) -> VerificationResult:
         """Run the models and return their figures and the log. Raises EpbuildError and Cancelled."""
@@ -74,7 +94,7 @@ class _VerificationRun:
         log = self._execution.store.put(self._execution.log)
         peaks = [peak for check in self._checks for peak in check.peaks]
         measured = Measurements(round(time.monotonic() - begin, 3), {}, max(peaks, default=None))
-        return VerificationResult({}, log, measured, tuple(self._figures), tuple(self._unjudged))
+        return VerificationResult({}, log, measured, tuple(self._figures), tuple(self._unjudged), tuple(self._metrics))
 
     @property
     def _device_folder(self) -> Path:
@@ -114,6 +134,14 @@ class _VerificationRun:
         self._checks.append(check)
         for result in check.compare(subjects):
             self._record(result)
+            checked = self._action.of(result.subject.name)
+            if checked.command and result.runs:
+                self._add_metrics(checked, result.runs, folder / f"metric-{len(self._metric_logs)}")
+
+    def _add_metrics(self, checked: CheckedMember, runs: Sequence[ComparedRun], staging: Path) -> None:
+        execution = self._execution.create_inner(staging)
+        self._metric_logs.append(execution.log)
+        self._metrics += self._compute_metrics(self._action, checked, runs, execution)
 
     def _make_subject(self, checked: CheckedMember, built: Made, compiled: Path) -> Subject | None:
         """Return a member's source and inputs. If inputs cannot be generated, record the reason and return None."""
@@ -188,7 +216,11 @@ class _VerificationRun:
         return BuildError(Problem(failure.code, message, self._step, f"See the whole log: {self._execution.shown_log}."))
 
     def _write_log(self) -> None:
-        logs = [self._device_folder / "worker.log", *(log for check in self._checks for log in check.logs)]
+        logs = [
+            self._device_folder / "worker.log",
+            *(log for check in self._checks for log in check.logs),
+            *self._metric_logs,
+        ]
         with self._execution.log.open("wb") as whole:
             for log in logs:
                 if log.exists():

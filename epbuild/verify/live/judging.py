@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from epbuild.catalog.facts import METRICS
+from msgspec import Struct
+
+from epbuild.catalog.facts import METRICS, Thresholds
 from epbuild.core.errors import Problem, StepId
 from epbuild.plan.made import Made
-from epbuild.plan.result import FigureRow, Losses, UnjudgedMember, VerificationResult
+from epbuild.plan.result import FigureRow, Losses, TaskMetric, UnjudgedMember, VerificationResult
 from epbuild.plan.verification import CheckedMember, Verification
+from epbuild.recipe.model import MetricChoice
 from epbuild.verify.live.verdict import (
     OTHER_INPUTS,
     OutputVerdict,
@@ -59,7 +62,8 @@ def list_numbers(made: Made, member: str) -> dict[str, Any]:
             if verdict.outcome == "unjudgeable"
         )
     )
-    return {"figures": figures} | ({"unjudged": reason} if reason else {})
+    metrics = {row.name: {"compiled": row.compiled, "source": row.source} for row in result.metrics if row.member == member}
+    return {"figures": figures} | ({"metrics": metrics} if metrics else {}) | ({"unjudged": reason} if reason else {})
 
 
 def round_figure(name: str, value: Any) -> Any:
@@ -79,6 +83,8 @@ def find_number_problems(
     Some differences are only warnings, because generated inputs are weak evidence.
     """
     where, name = StepId(action.id), checked.name
+    if fails:
+        yield from (_make_metric_problem(action, found) for found in judge_metrics(checked, result) if found.missed)
     unjudged = result.unjudged_member(name)
     if unjudged is not None and not unjudged.by_inputs:
         if checked.must_be_judged and fails:
@@ -111,6 +117,45 @@ def find_number_problems(
     yield Problem("EPB646", message, where, f"{hint} {_CHANGE if fails else _WEAK}")
 
 
+class JudgedMetric(Struct, frozen=True):
+    """Task metric of a member, and the limits that it misses, as clauses."""
+
+    metric: TaskMetric
+    missed: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The values for the compiled model and its source. All digits are shown, so that a value never looks equal to its limit."""
+        return f"{self.metric.name} is {self.metric.compiled!r}, and {self.metric.source!r} for the source"
+
+
+def judge_metrics(checked: CheckedMember, result: VerificationResult) -> list[JudgedMetric]:
+    """Judge the task metrics of a member. A limit on a metric that the command did not compute fails when the command runs."""
+    choice = checked.choice.metric
+    rows = [row for row in result.metrics if row.member == checked.name] if choice is not None else []
+    return [JudgedMetric(row, tuple(_list_missed_limits(choice, row))) for row in rows if choice is not None]
+
+
+def _list_missed_limits(choice: MetricChoice, row: TaskMetric) -> Iterator[str]:
+    for key, bound, sign, what in (
+        ("min", choice.min.get(row.name), 1, ""),
+        ("max", choice.max.get(row.name), -1, ""),
+        ("max_drop", choice.max_drop.get(row.name), 1, "below the source"),
+        ("max_rise", choice.max_rise.get(row.name), -1, "above the source"),
+    ):
+        if bound is None:
+            continue
+        least = bound if not what else row.source - sign * bound
+        # Decimal fractions are not exact: 0.9 - 0.1 is less than 0.8.
+        if sign * (row.compiled - least) < -1e-12 * max(1.0, abs(least)):
+            yield f"{key} allows {f'{bound!r} {what}'.strip()}"
+
+
+def _make_metric_problem(action: Verification, found: JudgedMetric) -> Problem:
+    message = f"the model '{found.metric.member}' misses a limit of 'metric': {found.text}; {', '.join(found.missed)}"
+    return Problem("EPB670", message, StepId(action.id), "Change the model, its preparations or its target, or change the limit.")
+
+
 def _describe_losses(verdicts: Sequence[OutputVerdict]) -> str:
     """Return a clause with the losses of the worst failed output, or an empty text if they were not measured."""
     failed = [verdict.figures for verdict in verdicts if verdict.outcome == "failed"]
@@ -119,13 +164,15 @@ def _describe_losses(verdicts: Sequence[OutputVerdict]) -> str:
 
 
 def judge_outputs(action: Verification, checked: CheckedMember, result: VerificationResult) -> list[OutputVerdict]:
-    """Judge each output of a member."""
+    """Judge each output of a member. All outputs pass if only task metrics decide."""
+    if checked.is_judged_by_metric:
+        return [OutputVerdict(row, "passed") for row in result.figures if row.member == checked.name]
     return [_make_rules(action, checked, row).judge(row) for row in result.figures if row.member == checked.name]
 
 
 def list_thresholds(action: Verification, checked: CheckedMember, row: FigureRow) -> Mapping[str, float]:
     """Return the thresholds for the figures of an output, by name."""
-    limits = _make_rules(action, checked, row).select_thresholds(row)
+    limits = Thresholds() if checked.is_judged_by_metric else _make_rules(action, checked, row).select_thresholds(row)
     return {name: value for name in METRICS if (value := getattr(limits, name)) is not None}
 
 
@@ -148,6 +195,7 @@ def format_note(result: VerificationResult) -> str:
     parts += [f"{min(ratios):.1f} dB"] if ratios else []
     if not parts and result.figures:
         parts = [format_figures(result.figures[0])]
+    parts = [f"{row.name} {row.compiled:.6g} (source {row.source:.6g})" for row in result.metrics] + parts
     losses = [row.losses for row in result.figures if row.losses is not None]
     parts += [f"{who} {min(ratios):.1f} dB" for who, ratios in _list_loss_ratios(losses).items()]
     if any(row.evidence == "made" for row in result.figures):

@@ -9,7 +9,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -87,6 +87,13 @@ class Subject(Struct, frozen=True):
         return "made" if any(sample.made for sample in self.samples) else "given"
 
 
+class NamedArrays(NamedTuple):
+    """`.npz` file with the arrays `arr_0`, `arr_1` and so on, and their names."""
+
+    file: Path
+    names: tuple[str, ...]
+
+
 class Measured(Struct, frozen=True):
     """Differences between all outputs of a model and its source's outputs."""
 
@@ -100,6 +107,14 @@ class Measured(Struct, frozen=True):
     elements: int
     losses: Mapping[str, Losses] = field(default_factory=dict)
     """Losses of the preparations and of the EP, by output. Empty if there is no prepared model that runs."""
+
+
+class ComparedRun(Struct, frozen=True):
+    """Files of one sample: the inputs, and the outputs of the source and of the compiled model, each with the names of its arrays."""
+
+    inputs: NamedArrays
+    source: NamedArrays
+    compiled: NamedArrays
 
 
 class MemberResult(Struct, frozen=True):
@@ -117,6 +132,8 @@ class MemberResult(Struct, frozen=True):
     """Sentence about an output whose type or shape differs from the source's output."""
     unshared: LoadFailure | None = None
     """Failure to load the sharing models together, which led to a compile without sharing."""
+    runs: tuple[ComparedRun, ...] = ()
+    """Files of each sample. Empty if nothing is measured."""
 
 
 class _Reference(Struct, frozen=True):
@@ -256,7 +273,11 @@ def _make_result(reference: _Reference, attempt: Attempt) -> MemberResult:
         incomplete = LoadFailure(subject.name, "the process ended without running the model on all inputs.", "EPB642")
         return MemberResult(subject, failure=attempt.failure or incomplete)
     try:
-        return MemberResult(subject, _measure(reference, outputs), failure=attempt.failure)
+        runs = tuple(
+            ComparedRun(NamedArrays(feed.file, feed.names), NamedArrays(*source), NamedArrays(feed.outputs, names))
+            for feed, source, names in zip(reference.feeds, reference.outputs, outputs, strict=True)
+        )
+        return MemberResult(subject, _measure(reference, outputs), failure=attempt.failure, runs=runs)
     except DifferentOutput as error:
         return MemberResult(subject, different=str(error), failure=attempt.failure)
 
