@@ -7,7 +7,7 @@ import time
 
 from msgspec.structs import replace
 
-from epbuild.commands.reporting.recording import Recording, recorded
+from epbuild.commands.reporting.recording import Recording, recorded, sum_up
 from epbuild.core.errors import Cancelled
 from epbuild.engine.events import BatchProgress, Event, Progress, RunStarted, Serialized, Warned, forward_one_by_one
 from epbuild.engine.ledger import Ledger
@@ -16,7 +16,7 @@ from epbuild.session.events import ModelCovered
 from epbuild.session.planning import ModelFetcher
 from epbuild.session.request import Request
 from epbuild.session.session import open_session
-from epbuild.session.snapshot import read_last, read_survey
+from epbuild.session.snapshot import find_last_outputs, read_last, read_survey
 from epbuild.survey.snapshot import Snapshot
 
 
@@ -85,6 +85,9 @@ def _build(request: Request, recording: Recording, cancelled: threading.Event, f
             found = session.survey()
             recording.expect(found, session.workspace)
             actions = session.build(found)
-            return session.finish(found, actions)
+            code = session.finish(found, actions)
+            if found.todo and request.is_whole and request.shard is None:
+                recording.totals = sum_up(actions.list_models(), find_last_outputs(found.plan, session.surveyor).values())
+            return code
     except Cancelled as error:
         raise KeyboardInterrupt from error

@@ -35,8 +35,9 @@ from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import Verification, make_verification_id
 from epbuild.publish.sizes import SharingSaved, compute_savings
 from epbuild.recipe.model import Recipe
-from epbuild.session.coverage import find_covered_models
+from epbuild.session.coverage import find_covered_models, list_all_models
 from epbuild.session.emitting import Emitter, make_step_record
+from epbuild.session.events import ModelCovered
 from epbuild.session.execution import Executions, KeyedAction
 from epbuild.session.provisioning import Provisioning, get_toolchain_name
 from epbuild.session.runner import ActionRunner, MissingResultError, NewResult
@@ -213,6 +214,10 @@ class BuildExecutor:
         for event in (*find_covered_models(self._plan, self._results, self._failures, new), *self._find_savings()):
             self._progress.report(event)
         return self._ledger.finished(seconds)
+
+    def list_models(self) -> list[ModelCovered]:
+        """Return the coverage of all models, including models that were not built."""
+        return list_all_models(self._plan, self._results, self._failures)
 
     def _is_new(self, group: SessionGroup) -> bool:
         """Return whether this build compiled a session group, restored it, or verified it."""

@@ -6,6 +6,7 @@ import os
 import re
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from epbuild.cache.state import Configuration
 from epbuild.commands.reporting.build_record import BuildRecord, BuildRecords
 from epbuild.commands.reporting.recording import Recording
+from epbuild.commands.reporting.report import report
 from epbuild.commands.run import run
 from epbuild.engine.events import Event, NoProgress, RunStarted, StepFinished, StepStarted
 from epbuild.plan.steps import Plan, Step
@@ -41,6 +43,19 @@ def last(workshop: Workshop) -> BuildRecord:
     found = BuildRecords(workshop.folder / ".epbuild").find_last(Configuration.of(workshop.request.recipe, (), {}).ident)
     assert found is not None
     return found
+
+
+def test_records_have_totals_of_builds_of_the_whole_recipe(workshop: Workshop) -> None:
+    workshop.build()
+    found = report(workshop.request)
+    [built] = found.history
+    assert built.totals is not None
+    assert built.totals.coverage == Counter(row.outcome for row in found.coverage)
+    assert built.totals.size == sum(output.size for output in found.outputs)
+    workshop.write_recipe(("quality: 3", "quality: 2"))
+    workshop.build(SHARE)
+    workshop.build()
+    assert [build.totals is None for build in report(workshop.request).history] == [False, True, False]
 
 
 def test_build_with_nothing_to_do_writes_no_record(workshop: Workshop) -> None:

@@ -391,6 +391,21 @@ class _Maker:
             if any(step["errors"] for step in self.steps)
             else [],
             "against": None,
+            "history": [
+                {
+                    "began": f"2026-11-{day}T03:48:00Z",
+                    "seconds": 140.0 - day,
+                    "exit_code": 1,
+                    "totals": None
+                    if day == 20
+                    else {
+                        "size": 10**9 + (day - 20) ** 2 * 10**7,
+                        "coverage": {"whole": 40 + day, "partial": 7},
+                        "accuracy": {"cosine": 0.91, "snr_db": day / 2},
+                    },
+                }
+                for day in range(18, 24)
+            ],
         }
 
 

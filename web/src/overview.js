@@ -1,10 +1,11 @@
 // Overview section: coverage, failures, sizes and time, each with a link to its section.
 
 import { accuracySum } from "./accuracy.js";
-import { counted, sum } from "./amounts.js";
+import { counted, FIGURE, formatBytes, formatNumber, formatSeconds, sum } from "./amounts.js";
 import { coverageSum, logEnd, stepLink, targetLink } from "./details.js";
 import { differencesSum } from "./differences.js";
 import { add, bytes, count, dash, el, errorCode, limitedList, message, reasonText, seconds } from "./elements.js";
+import { trend } from "./history.js";
 import { badge } from "./panel.js";
 import {
   build,
@@ -35,9 +36,15 @@ export function drawOverview(section) {
     el(
       "div.tiles",
       {},
-      tile("Coverage", "coverage", coverageSum(report.coverage)),
+      tile("Coverage", "coverage", coverageSum(report.coverage), trend("Whole models", wholeModels, formatNumber)),
       tile("Failed", failed.length ? "failures" : "graph", failedSum(failed)),
-      tile("Size", "sizes", el("div.large", {}, bytes(total)), el("p", {}, outputsSum())),
+      tile(
+        "Size",
+        "sizes",
+        el("div.large", {}, bytes(total)),
+        el("p", {}, outputsSum()),
+        trend("Size", (one) => one.totals?.size, formatBytes),
+      ),
       report.sharing.length ? tile("Sharing", "sharing", sharingSum()) : null,
       build
         ? tile(
@@ -45,10 +52,11 @@ export function drawOverview(section) {
             "timeline",
             el("div.large", {}, seconds(build.seconds)),
             slowest ? el("p", {}, "longest: ", seconds(slowest.seconds), ", ", stepLink(slowest.name)) : null,
+            trend("Time", (one) => one.seconds, formatSeconds),
           )
         : null,
       tile("Changes", "differences", differencesSum()),
-      report.accuracy.length ? tile("Accuracy", "accuracy", accuracySum()) : null,
+      report.accuracy.length ? tile("Accuracy", "accuracy", accuracySum(), accuracyTrends()) : null,
     ),
     table(
       "Targets",
@@ -81,6 +89,17 @@ export function drawOverview(section) {
         ])
       : "",
   );
+}
+
+/** @param {import("./report-types.d.ts").PastBuild} build */
+function wholeModels({ totals }) {
+  return totals && (totals.coverage.whole ?? 0);
+}
+
+/** Return a line for the worst value of each accuracy metric. */
+function accuracyTrends() {
+  const names = new Set(report.history.flatMap(({ totals }) => Object.keys(totals?.accuracy ?? {})));
+  return [...names].map((name) => trend(`Lowest ${name}`, ({ totals }) => totals?.accuracy?.[name], FIGURE.format));
 }
 
 /** @param {Step[]} failed */

@@ -118,6 +118,30 @@ class ReportedTraffic(Struct, frozen=True):
     """Time during which at least one request was active."""
 
 
+class ReportedTotals(Struct, frozen=True):
+    """State of all models and outputs of a recipe at the end of a build."""
+
+    size: int
+    """Bytes of all outputs, including outputs of earlier builds."""
+    coverage: Mapping[str, int]
+    """Number of models by coverage, for all targets."""
+    accuracy: Mapping[str, float] | None
+    """Worst value of each accuracy metric; null if accuracy was not measured."""
+
+
+class ReportedPastBuild(Struct, frozen=True):
+    """One of the last builds of the recipe with the same settings."""
+
+    began: str
+    """Start of the build, in RFC 3339 format."""
+    seconds: float
+    """Duration of the build."""
+    exit_code: int
+    """Exit code; 130 if the build was interrupted."""
+    totals: ReportedTotals | None
+    """Totals at the end; null if the build was for a part of the recipe, was stopped, or ran with an earlier epbuild."""
+
+
 class StepRun(Struct, frozen=True):
     """Run of a step in one build. Times are seconds since the start of the build."""
 
@@ -185,10 +209,22 @@ class BuildRecord(Struct, frozen=True):
     spans: tuple[ReportedSpan, ...]
     published: tuple[ReportedPublication, ...]
     remote: tuple[ReportedTraffic, ...]
+    totals: ReportedTotals | None = None
 
     def measure_work(self) -> dict[str, float]:
         """Return the time of each step that ran."""
         return measure_work({run.step: run.seconds for run in self.runs if run.outcome in _RUNS})
+
+
+class BuildSummary(Struct, frozen=True):
+    """Part of a build record that a history of builds needs. Reading a record as this type skips its steps."""
+
+    format: int
+    configuration: str
+    began: float
+    seconds: float
+    exit_code: int
+    totals: ReportedTotals | None = None
 
 
 class BuildRecords:
@@ -212,6 +248,16 @@ class BuildRecords:
         """Return the last readable record of a configuration, or None."""
         names = f"-{configuration[:12]}.json"
         return next((found for found in self._read(names) if found.configuration == configuration), None)
+
+    def list_summaries(self, configuration: str) -> list[BuildSummary]:
+        """Return the readable records of a configuration, oldest build first."""
+        found = []
+        for path in reversed(self._list_files()):
+            if path.name.endswith(f"-{configuration[:12]}.json"):
+                with suppress(OSError, msgspec.MsgspecError):
+                    summary = msgspec.json.decode(read_regular(path), type=BuildSummary)
+                    found += [summary] if (summary.format, summary.configuration) == (FORMAT, configuration) else []
+        return found
 
     def find_own(self, since: float) -> BuildRecord | None:
         """Return the record of this process's last build if it began at or after `since`, or None."""

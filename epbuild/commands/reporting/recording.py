@@ -11,7 +11,8 @@ import heapq
 import os
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict
 
 from epbuild import __version__
+from epbuild.cache.state import OutputRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.reporting.build_record import (
     FORMAT,
@@ -28,6 +30,7 @@ from epbuild.commands.reporting.build_record import (
     ReportedError,
     ReportedPublication,
     ReportedSpan,
+    ReportedTotals,
     ReportedTraffic,
     RunOutcome,
     StepRun,
@@ -47,10 +50,12 @@ from epbuild.engine.events import (
     forward_one_by_one,
 )
 from epbuild.publish.sizes import OutputCompared
+from epbuild.session.coverage import find_worst_figures
 from epbuild.session.events import (
     ComparisonStarted,
     Fetched,
     Fetching,
+    ModelCovered,
     OutputRemoved,
     RemoteCacheUsed,
     ResultsShared,
@@ -81,6 +86,8 @@ class Recording:
         """Survey of the build, or None before `expect` is called."""
         self.seconds = 0.0
         self.exit_code = 0
+        self.totals: ReportedTotals | None = None
+        """State at the end of the build, or None if the build has not ended or was for a part of the recipe."""
         self._workspace: Workspace | None = None
         self._begin = time.monotonic()
         self._progress = forward_one_by_one(progress)
@@ -130,7 +137,18 @@ class Recording:
             spans=tuple(builder.spans),
             published=tuple(builder.published),
             remote=tuple(builder.remote),
+            totals=self.totals,
         )
+
+
+def sum_up(rows: Iterable[ModelCovered], outputs: Iterable[OutputRecord]) -> ReportedTotals:
+    """Return the totals of the coverage of all models and of the last files of all outputs."""
+    covered = tuple(rows)
+    return ReportedTotals(
+        size=sum(int(file["size"]) for output in outputs for file in output.files.values()),
+        coverage=Counter(row.outcome for row in covered),
+        accuracy=find_worst_figures(row.accuracy for row in covered if row.accuracy is not None),
+    )
 
 
 @contextmanager

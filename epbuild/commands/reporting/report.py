@@ -18,7 +18,14 @@ from epbuild.actions.action_type import StepEnd
 from epbuild.actions.types import get_action_type
 from epbuild.cache.digests import Digests
 from epbuild.commands.log import read_log_end
-from epbuild.commands.reporting.build_record import BuildRecord, BuildRecords, ReportedError, StepRun
+from epbuild.commands.reporting.build_record import (
+    BuildRecord,
+    BuildRecords,
+    BuildSummary,
+    ReportedError,
+    ReportedPastBuild,
+    StepRun,
+)
 from epbuild.commands.reporting.failures import FailureList, ReportedFailure
 from epbuild.commands.reporting.parts import (
     collect_identities,
@@ -74,6 +81,7 @@ class _ReportBuilder:
         self._plan = self._found.plan
         self._path = path
         self._last = records.find_last(self._found.configuration.ident)
+        self._past = records.list_summaries(self._found.configuration.ident)
         self._work = self._last.measure_work() if self._last is not None else {}
         self._runs: Mapping[str, StepRun] = {run.step: run for run in self._last.runs} if self._last is not None else {}
         self._results = {ident: result for ident in self._plan.actions if (result := self._find_result(ident)) is not None}
@@ -118,6 +126,7 @@ class _ReportBuilder:
             warnings=tuple(_report_warning(problem) for problem in self._plan.warnings),
             failures=tuple(self._list_failures()),
             against=None,
+            history=tuple(map(_report_past_build, self._past)),
         )
 
     def _find_result(self, ident: str) -> ActionResult | None:
@@ -263,6 +272,10 @@ def _report_build(record: BuildRecord) -> ReportedBuild:
         published=record.published,
         remote=record.remote,
     )
+
+
+def _report_past_build(build: BuildSummary) -> ReportedPastBuild:
+    return ReportedPastBuild(_format_time(build.began), build.seconds, build.exit_code, build.totals)
 
 
 def _report_machine() -> ReportedMachine:

@@ -10,7 +10,14 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from epbuild.commands.reporting.build_record import ReportedError, ReportedPublication, ReportedSpan, ReportedTraffic, RunOutcome
+from epbuild.commands.reporting.build_record import (
+    ReportedError,
+    ReportedPastBuild,
+    ReportedPublication,
+    ReportedSpan,
+    ReportedTraffic,
+    RunOutcome,
+)
 from epbuild.commands.reporting.changes import ReportedAgainst
 from epbuild.commands.reporting.failures import ReportedFailure
 from epbuild.commands.reporting.recipe_values import (
@@ -173,6 +180,8 @@ class Report(Summarized, Struct, frozen=True):
     """Changes since an earlier report was written or outputs were emitted; null if nothing was compared."""
     measurements: tuple[ReportedMeasurement, ...] = ()
     """Measured figures of compiled models, if the recipe measures them."""
+    history: tuple[ReportedPastBuild, ...] = ()
+    """The last builds of the recipe, with the same settings, oldest first."""
 
     def summarize(self) -> Summary:
         """Return the states of the steps, the last build, and the coverage of each model."""

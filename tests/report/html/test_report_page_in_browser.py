@@ -320,6 +320,19 @@ def test_details_have_an_address_that_can_be_sent(browser: Browser, tmp_path: Pa
             assert panel(page).startswith(title)
 
 
+def test_the_overview_shows_lines_of_the_last_builds(page: Page, zoo: Document) -> None:
+    labels = page.eval_on_selector_all("#overview .trend svg", "lines => lines.map(line => line.getAttribute('aria-label'))")
+    assert [label.partition(":")[0] for label in labels] == [
+        "Whole models in the last 5 builds, oldest first",
+        "Size in the last 5 builds, oldest first",
+        "Time in the last 6 builds, oldest first",
+        "Lowest cosine in the last 5 builds, oldest first",
+        "Lowest snr_db in the last 5 builds, oldest first",
+    ]
+    sizes = [format_size(build["totals"]["size"]) for build in zoo["history"] if build["totals"]]
+    assert labels[1].endswith(f": {', '.join(sizes)}")
+
+
 def test_models_with_the_worst_coverage_come_first(page: Page) -> None:
     rows = page.eval_on_selector_all(
         "#coverage .matrix tbody tr", "rows => rows.map(row => [...row.querySelectorAll('td a')].map(cell => cell.className))"

@@ -1,0 +1,34 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+/** @type {any} */ (globalThis).document = {
+  getElementById: () => ({ textContent: JSON.stringify({ steps: [], coverage: [], outputs: [], targets: [], history: [] }) }),
+};
+
+const { linePoints, trend } = await import("../src/history.js");
+
+test("a line runs from left to right, and the smallest value is at the bottom", () => {
+  const points = linePoints([1, 3, 2]);
+  assert.deepEqual(
+    points.map(([x]) => x),
+    [4, 70, 136],
+  );
+  assert.deepEqual(
+    points.map(([, y]) => y),
+    [26, 4, 15],
+  );
+});
+
+test("equal values are a line in the middle", () => {
+  assert.deepEqual(
+    linePoints([5, 5]).map(([, y]) => y),
+    [15, 15],
+  );
+});
+
+test("a history needs two builds", () => {
+  assert.equal(
+    trend("Size", (build) => build.seconds, String),
+    null,
+  );
+});
