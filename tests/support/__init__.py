@@ -42,5 +42,6 @@ Servers and machines:
     registry_pushes: a push of one image to that registry
     clusters: a local Dask cluster of `epbuild worker` processes
     local_executor: a cluster of one machine in the process of the test
+    axe: accessibility problems of pages
     browser: a headless browser for tests of pages
 """
