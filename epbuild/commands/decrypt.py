@@ -31,7 +31,7 @@ class Decrypted(Struct, frozen=True):
 
 
 def decrypt(artifact: Path, output: Path, key_variable: str, lines: ProgressLines) -> Decrypted:
-    """Write the plain form of the artifacts at a path to the new folder `output`. The key is in an environment variable.
+    """Write the plain form of the encrypted artifacts at a path to the new folder `output`. The key is in an environment variable.
 
     The manifests then list plain files. They name no provenance statement, because a statement is about the encrypted files. `lines`
     receives progress messages. Raises ChangeRefused (EPB624) if `output` exists, NothingToVerify (EPB600) if no file is encrypted,
@@ -40,8 +40,8 @@ def decrypt(artifact: Path, output: Path, key_variable: str, lines: ProgressLine
     if output.exists():
         raise make_exists_error(output)
     with open_artifact(artifact, lines) as received:
-        found = find_artifacts(received.place)
-        if not any(one.encrypted for one in found):
+        found = [one for one in find_artifacts(received.place) if one.encrypted]
+        if not found:
             raise NothingToVerify(Problem("EPB600", f"{artifact} has no encrypted files"))
         key = Keys().read(Encryption(Position(str(artifact), 1, 1), key_variable), None)
         try:

@@ -45,10 +45,8 @@ class Keys:
 
 
 def _read_key(encryption: Encryption, step: StepId | None) -> bytes:
-    place, hint = (
-        _name_place(encryption),
-        "Set it to a key of 32 bytes in hex or Base64, such as the output of `openssl rand -hex 32`.",
-    )
+    place = _name_place(encryption)
+    hint = "Set it to a key of 32 bytes in hex or Base64, such as the output of `openssl rand -hex 32`."
     try:
         check_library()
     except EncryptionError as error:

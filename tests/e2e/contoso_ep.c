@@ -1,7 +1,7 @@
 /* A plugin EP that reads context binaries through the application's callback.
  *
- * It runs models of one EPContext node: y = x + the last numbers of the context. ONNX Runtime's headers are in none of the packages that the
- * tests install, so functions are called by their positions in ONNX Runtime's tables, to which releases only append.
+ * It runs models of one EPContext node: y = x + the last numbers of the context. ONNX Runtime's wheel has no
+ * headers, so this file calls functions by their positions in ONNX Runtime's tables. Releases only append to these tables.
  */
 #include <stdint.h>
 #include <stdlib.h>

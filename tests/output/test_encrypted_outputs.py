@@ -175,6 +175,15 @@ def test_decrypt_writes_a_plain_artifact_that_passes_all_checks(workshop: Worksh
     assert not diff(source, source, NO_LINES).differences
 
 
+def test_decrypt_ignores_plain_artifacts_in_the_same_folder(workshop: Workshop, tmp_path: Path) -> None:
+    other = '  - {layout: ort-model-package, path: "dist/package", groups: [classifier]}'
+    write(workshop, ENCRYPT, ("key_id: first}}\n", f"key_id: first}}}}\n{other}\n"))
+    assert workshop.build("emit:classifier*", "emit:ort*").exit_code == 0
+    made = decrypt_artifact(workshop.folder / "dist", tmp_path / "plain", "CONTEXT_KEY", NO_LINES)
+    assert made.files == ("classifier/classifier_ctx.onnx",)
+    assert [path.name for path in made.output.iterdir()] == ["classifier"]
+
+
 def test_decrypt_writes_nothing_if_it_fails(workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workshop.build()
     monkeypatch.setenv("CONTEXT_KEY", "6b" * 32)
