@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from epbuild.core.errors import escape_controls
 from epbuild.engine.events import DiskNeeded
-from epbuild.report.terminal.screen import WIDTH, wrap
+from epbuild.report.terminal.screen import WIDTH, get_text_width, wrap
 
 _MAX_OPEN_ROWS = 12
 """Maximum number of rows in an unfolded Markdown table."""
@@ -74,10 +74,17 @@ class Table(Struct, frozen=True):
     """Sentence to show below the table."""
     folded: bool = False
 
-    def text(self, widths: Sequence[int], width: int = WIDTH) -> Iterator[str]:
-        """Yield the table's lines. The first column is left-aligned. The others are right-aligned, and `widths` has their widths."""
+    def text(self, widths: Sequence[int], width: int | None = None) -> Iterator[str]:
+        """Yield the table's lines. The first column is left-aligned. The others are right-aligned, and `widths` has their widths.
+
+        `width` is the width of the table, by default 80 columns, or more if names need it and the terminal is wider.
+        """
         headings = tuple(column.removeprefix(">") for column in self.columns)
-        for name, *cells in (*([headings] if headings else []), *self.rows):
+        rows = (*([headings] if headings else []), *self.rows)
+        if width is None:
+            needed = max((len(escape_controls(row[0])) for row in rows), default=0) + _GAP + sum(widths)
+            width = min(get_text_width(), max(WIDTH, needed))
+        for name, *cells in rows:
             yield from _format_text_row(name, cells, widths, width)
 
     def markdown(self, max_rows: int, rest: str = "") -> str:

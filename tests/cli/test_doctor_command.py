@@ -26,7 +26,7 @@ def test_doctor_passes_on_a_new_machine(folder: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     lines = done.stdout.splitlines()
-    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if len(line) > 80 and " " in line[23:]] == []  # long paths are not broken
     assert lines[-1].startswith("Builds can run.")
     assert any(line.startswith("ok       recipe        epbuild.yaml: 2 steps for 1 target") for line in lines)
     assert "not provisioned yet; a build provisions it when needed" in " ".join(done.stdout.split())

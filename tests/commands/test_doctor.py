@@ -372,7 +372,7 @@ def test_doctor_json_matches_its_schema_and_lines_fit_a_terminal(folder: Path, c
         printer.print_check(check)
     printer.print_sum(found)
     shown = capsys.readouterr().out
-    assert max(map(len, shown.splitlines())) <= 80
+    assert [line for line in shown.splitlines() if len(line) > 80 and " " in line[23:]] == []  # long paths are not broken
     assert "error    uv" in shown
     assert "> Install it. [EPB301]" in shown
     assert shown.endswith("Builds cannot run until the errors are fixed. 1 error and 2 warnings.\n")

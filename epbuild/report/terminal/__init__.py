@@ -1,1 +1,1 @@
-"""Terminal output for users, 80 columns wide."""
+"""Terminal output for users, as wide as the terminal or 80 columns."""

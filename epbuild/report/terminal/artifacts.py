@@ -15,7 +15,7 @@ from epbuild.core.units import format_count
 from epbuild.diff.difference import Comparison, Difference
 from epbuild.plan.result import FallbackNode
 from epbuild.report.formatting import format_size, join_names
-from epbuild.report.terminal.screen import BOLD, WIDTH, has_colors, paint, print_line, print_lines, wrap
+from epbuild.report.terminal.screen import BOLD, get_text_width, has_colors, paint, print_line, print_lines, wrap
 from epbuild.verify.fallback import FallbackNodes
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ _FALLBACK_NOTE = (
 
 _Line = tuple[str, str, str]
 _GAP = 2
-_VALUE = 22
-_WHAT = WIDTH - 2 * (_VALUE + _GAP)
 NOT_COMPARED = "the options, the toolchain and the source models"
 """Parts of a comparison that need manifests."""
 
@@ -165,7 +163,7 @@ def _print_heading(text: str, color: bool) -> None:
 def _print_lines(lines: Iterator[_Line] | list[_Line], color: bool) -> None:
     """Print lines with labels in a column. Text breaks only between words, so that users can search for names."""
     for label, text, style in lines:
-        for number, part in enumerate(wrap(text, width=WIDTH - _LABEL, long_words=False) or [""]):
+        for number, part in enumerate(wrap(text, width=get_text_width() - _LABEL) or [""]):
             shown = paint(part, style, color) if style else part
             # With one space on the left, a SHA-256 just fits into 80 columns.
             print_line(f" {label if number == 0 else '':<{_LABEL - 1}}{shown}".rstrip())
@@ -175,11 +173,12 @@ def print_comparison(found: Comparison) -> None:
     """Print the verdict, the differences in each category, the equal categories, and what was not compared."""
     color = has_colors(sys.stdout)
     lines = [paint(found.verdict, BOLD, color)]
+    widths = _measure_columns()
     if found.differences:
-        lines += ["", f"{'':{_WHAT + _GAP}}{'A':{_VALUE + _GAP}}B"]
+        lines += ["", f"{'':{widths[0] + _GAP}}{'A':{widths[1] + _GAP}}B"]
     for sense in found.senses:
         lines.append(paint(sense, BOLD, color))
-        lines += [line for item in found.differences if item.sense == sense for line in _format_difference(item)]
+        lines += [line for item in found.differences if item.sense == sense for line in _format_difference(item, widths)]
     notes = []
     if found.differences and found.same:
         notes.append(f"Identical: {', '.join(found.same)}.")
@@ -193,20 +192,29 @@ def print_comparison(found: Comparison) -> None:
     print_lines(lines)
 
 
-def _format_difference(item: Difference) -> Iterator[str]:
+def _measure_columns() -> tuple[int, int]:
+    """Return the widths of the first column of a comparison, and of each of the two values."""
+    width = get_text_width()
+    first = 2 * width // 5
+    return first, (width - first) // 2 - _GAP
+
+
+def _format_difference(item: Difference, widths: tuple[int, int]) -> Iterator[str]:
     """Yield lines with three columns: what differs, and the two values. A long first column is written on lines of its own."""
+    first, room = widths
     what = wrap(item.what, "  ", "    ")
-    if len(what) > 1 or len(what[0]) > _WHAT:
+    if len(what) > 1 or len(what[0]) > first:
         yield from what
         what = []
     values = [
-        _wrap_cell(None if value is None and item.kind != "changed" else format_value(value)) for value in (item.old, item.new)
+        _wrap_cell(None if value is None and item.kind != "changed" else format_value(value), room)
+        for value in (item.old, item.new)
     ]
     for cells in zip_longest(what, *values, fillvalue=""):
-        yield f"{cells[0]:{_WHAT + _GAP}}{cells[1]:{_VALUE + _GAP}}{cells[2]}".rstrip()
+        yield f"{cells[0]:{first + _GAP}}{cells[1]:{room + _GAP}}{cells[2]}".rstrip()
 
 
-def _wrap_cell(text: str | None) -> list[str]:
+def _wrap_cell(text: str | None, room: int) -> list[str]:
     if text is None:
         return ["-"]
-    return textwrap.wrap(escape_controls(text), _VALUE) or ["(empty)"]
+    return textwrap.wrap(escape_controls(text), room) or ["(empty)"]

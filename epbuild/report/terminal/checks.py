@@ -12,7 +12,7 @@ from epbuild.core.redact import conceal_text, redact
 from epbuild.core.shown import format_columns
 from epbuild.core.units import format_count
 from epbuild.report.formatting import join_names
-from epbuild.report.terminal.screen import BOLD, DIM, WIDTH, has_colors, paint, print_line, print_lines, wrap
+from epbuild.report.terminal.screen import BOLD, DIM, get_text_width, has_colors, paint, print_line, print_lines, wrap
 from epbuild.verify.findings import Finding, Outcome, format_sentence
 
 if TYPE_CHECKING:  # Import for types only: `verify` does not need doctor's checks.
@@ -64,7 +64,7 @@ def _format_finding(finding: Finding) -> str:
 def _print_subjects(subjects: Sequence[str], text: str) -> None:
     listed = join_names(list(dict.fromkeys(subjects)), _MAX_SUBJECTS)
     # Break only between words, so that users can search for names.
-    for number, line in enumerate(wrap(f"{listed}: {text}", width=WIDTH - 4, long_words=False)):
+    for number, line in enumerate(wrap(f"{listed}: {text}", width=get_text_width() - 4)):
         print_line(f"{'  ' if number == 0 else '    '}{line}")
 
 
@@ -146,12 +146,13 @@ def print_known_names(ep: str, entries: Sequence[EpEntry]) -> None:
 def _format_check(check: HealthCheck, subject: str, *, color: bool) -> list[str]:
     margin = " " * (_STATE + _TOPIC)
     name = f"{check.name}: " if check.name and check.topic == "toolchain" else ""
-    first, *more = wrap(f"{name}{redact(conceal_text(check.text))}", width=WIDTH - len(margin)) or [""]
+    room = get_text_width() - len(margin)
+    first, *more = wrap(f"{name}{redact(conceal_text(check.text))}", width=room) or [""]
     state = paint(f"{check.state:<{_STATE}}", _STATE_COLORS[check.state], color)
     lines = [f"{state}{subject:<{_TOPIC}}{first}".rstrip(), *(f"{margin}{line}" for line in more)]
     if check.hint is not None and check.state != "ok":
         code = f" [{check.code}]" if check.code else ""
-        hint = wrap(f"{check.hint}{code}", width=WIDTH - len(margin) - 2)
+        hint = wrap(f"{check.hint}{code}", width=room - 2)
         lines += [f"{margin}{'> ' if number == 0 else '  '}{line}" for number, line in enumerate(hint)]
     return lines
 
@@ -173,12 +174,12 @@ def print_bisection(found: Bisection) -> None:
         folder, names = Path(found.files[0]).parent, (Path(file).name for file in found.files)
         texts.append(f"To reproduce the fault, use {', '.join(names)} in {folder.as_posix()}.")
     for text in (*texts, *found.advice):
-        print_lines(wrap(text, others="  ", long_words=False))
+        print_lines(wrap(text, others="  "))
 
 
 def _print_table(rows: Sequence[tuple[str, ...]], more: int = 0) -> None:
     """Print rows as an indented table. The first cell of a row may lose its beginning, because names of nodes differ at their end."""
-    room = WIDTH - 2 - sum(2 + max(map(len, column)) for column in list(zip(*rows, strict=True))[1:])
+    room = get_text_width() - 2 - sum(2 + max(map(len, column)) for column in list(zip(*rows, strict=True))[1:])
     shown = [(name if len(name) <= room else f"...{name[3 - room :]}", *cells) for name, *cells in rows]
     print_lines(["", *(f"  {line}" for line in format_columns(shown)), *([f"  and {more} more"] if more > 0 else [])])
 

@@ -21,7 +21,19 @@ from epbuild.core.units import format_count
 from epbuild.engine.events import Event, StepFailed, StepFinished
 from epbuild.report.formatting import Table, format_code, format_size, join_names
 from epbuild.report.listeners import Listener, WaitingRow
-from epbuild.report.terminal.screen import BOLD, DIM, WIDTH, get_width, has_colors, paint, print_line, print_lines, wrap
+from epbuild.report.terminal.screen import (
+    BOLD,
+    DIM,
+    MIN_WIDTH,
+    WIDTH,
+    get_text_width,
+    get_width,
+    has_colors,
+    paint,
+    print_line,
+    print_lines,
+    wrap,
+)
 from epbuild.session.events import Coverage, ModelCovered
 
 _INDENT = "  "
@@ -48,7 +60,6 @@ _LEGEND = "W whole, number of fallback nodes, C on the CPU, V failed verify, F f
 MAX_MODELS = 24
 """Maximum number of models that a build and a report list."""
 _MAX_TARGETS = 3
-_MIN_WIDTH = 40
 _MAX_REASON = 600
 _MAX_ROWS = 10_000
 _FIGURES = {"cosine": "cosine {:.6f}", "snr_db": "{:.0f} dB"}
@@ -116,7 +127,7 @@ def format_coverage(
     """
     color = has_colors(sys.stdout)
     width = get_width() if width is None else width
-    first, *others = wrap(f"{heading}: {_format_summary(rows)}", others=_INDENT, width=max(width, WIDTH))
+    first, *others = wrap(f"{heading}: {_format_summary(rows)}", others=_INDENT, width=max(width, MIN_WIDTH))
     yield from (first.replace(heading, paint(heading, BOLD, color), 1), *others)
     models: dict[str, dict[str, ModelCovered]] = {}
     for row in rows:
@@ -126,7 +137,7 @@ def format_coverage(
     if max_models is not None and len(models) > max_models:
         incomplete = [name for name, cells in models.items() if any(cell.outcome not in _COMPLETE for cell in cells.values())]
         listed = {name: models[name] for name in incomplete[:max_models]}
-    yield from _format_matrix(listed, targets, max(width, _MIN_WIDTH), color)
+    yield from _format_matrix(listed, targets, max(width, MIN_WIDTH), color)
     if len(listed) < len(models):
         whole = sum(all(cell.outcome in _COMPLETE for cell in cells.values()) for cells in models.values())
         yield (
@@ -226,7 +237,7 @@ def _format_reasons(rows: Sequence[ModelCovered], shown: frozenset[str], targets
             reasons.setdefault((row.model, reason), []).append(row.target)
     for (model, reason), found in reasons.items():
         where = "" if len(found) == targets else f" for {join_names(found, _MAX_TARGETS)}"
-        for line in wrap(f"{model}{where}: {reason}", others=_INDENT, long_words=False):
+        for line in wrap(f"{model}{where}: {reason}", others=_INDENT):
             yield paint(line, DIM, color)
 
 
@@ -237,15 +248,15 @@ def _format_details(rows: Sequence[ModelCovered]) -> Iterator[str]:
     cells = list(map(_format_cells, rows))
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
     widths = [width + _GAP if width else 0 for width in widths]
-    room = max(get_width(), _MIN_WIDTH) - sum(widths)
     model = max((len(escape_controls(row.model)) for row in rows), default=0) + _GAP
-    for row, values in zip(rows, cells, strict=True):
-        name = f"{escape_controls(row.model):<{model}}{escape_controls(row.target)}"
+    names = [f"{escape_controls(row.model):<{model}}{escape_controls(row.target)}" for row in rows]
+    needed = max(map(len, names), default=0) + sum(widths)
+    room = min(get_text_width(), max(WIDTH, needed)) - sum(widths)
+    for row, name, values in zip(rows, names, cells, strict=True):
         if len(name) > room:
             yield name
-            name = ""
         outcome, *others = (f"{value:>{width}}" for value, width in zip(values, widths, strict=True))
-        yield f"{name:<{room}}{paint(outcome, _COLORS[row.outcome], color)}{''.join(others)}".rstrip()
+        yield f"{name if len(name) <= room else '':<{room}}{paint(outcome, _COLORS[row.outcome], color)}{''.join(others)}".rstrip()
     yield from _format_reasons(rows, frozenset(), len({row.target for row in rows}), color)
 
 

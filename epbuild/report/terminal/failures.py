@@ -39,13 +39,13 @@ def _format_section(heading: str, failures: Sequence[ReportedFailure]) -> Iterat
     steps = {step for failure in failures for step in failure.steps}
     yield f"{paint(heading, BOLD, color)}: {format_count(len(steps), 'step')}, for {format_count(len(failures), 'reason')}"
     for failure in failures:
-        yield from wrap(f"{failure.reason}. [{failure.code}]", others=_INDENT, long_words=False)
-        hint = wrap(failure.hint, _INDENT, _INDENT, long_words=False) if failure.hint else ()
+        yield from wrap(f"{failure.reason}. [{failure.code}]", others=_INDENT)
+        hint = wrap(failure.hint, _INDENT, _INDENT) if failure.hint else ()
         yield from (paint(line, DIM, color) for line in hint)
         lines = list(group_steps(failure.steps))
         rest = len(lines) - _MAX_LINES
         for line in lines[: _MAX_LINES + (rest == 1)]:
-            yield from wrap(line, _INDENT, _INDENT * 2, long_words=False)
+            yield from wrap(line, _INDENT, _INDENT * 2)
         if rest > 1:
             yield f"  and {rest} more lines of steps"
     yield ""

@@ -71,7 +71,7 @@ def print_defaults(defaults: Defaults) -> None:
     parts += [f"outputs in {defaults.output}".replace("${", "<").replace("}", ">")] if defaults.output is not None else []
     title = "defaults: "
     margin = " " * len(title)
-    lines = [line for part in parts for line in wrap(part, margin, f"{margin}  ", long_words=False)]
+    lines = [line for part in parts for line in wrap(part, margin, f"{margin}  ")]
     if lines:
         color = has_colors(sys.stdout)
         print_lines([paint(line, DIM, color) for line in [lines[0].replace(margin, title, 1), *lines[1:]]])

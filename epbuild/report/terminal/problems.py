@@ -22,7 +22,7 @@ from epbuild.core.redact import redact
 from epbuild.core.safepath import resolve_links
 from epbuild.core.shown import shorten_name
 from epbuild.core.units import format_count
-from epbuild.report.terminal.screen import DIM, WIDTH, has_colors, is_github_actions, paint, print_line
+from epbuild.report.terminal.screen import DIM, get_text_width, has_colors, is_github_actions, paint, print_line
 
 Kind = Literal["error", "warning", "note"]
 
@@ -129,9 +129,10 @@ def format_excerpt(line: str, where: Position, encoding: str | None = None) -> t
     start = min(where.column - 1, len(line))
     end = max(_find_word_end(line, start), start + 1)
     gutter = f"{where.line:>{_MIN_GUTTER}}"
-    room = WIDTH - len(gutter) - len(" | ")
+    width = get_text_width()
+    room = width - len(gutter) - len(" | ")
     # Process only the part that can be shown, because lines can be very long.
-    first, last = max(0, start - WIDTH), min(len(line), start + WIDTH)
+    first, last = max(0, start - width), min(len(line), start + width)
     cells = [_format_character(character, encoding) for character in line[first:last]]
     start, end = start - first, min(end, last + 1) - first
     before, after = _choose_ellipsis(encoding, first > 0), _choose_ellipsis(encoding, last < len(line))

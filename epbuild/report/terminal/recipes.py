@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from epbuild.onnxfile.read.model_header import ValueInfo
 from epbuild.onnxfile.read.sizes import format_shape
 from epbuild.report.formatting import format_size
 from epbuild.report.terminal.problems import print_problems
-from epbuild.report.terminal.screen import WIDTH, has_colors, paint, print_line, wrap
+from epbuild.report.terminal.screen import get_text_width, has_colors, paint, print_line, wrap
 from epbuild.toolchain.lock import Lock, LockChange
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class TerminalQuestions:
     def show_found(self, found: Sequence[FoundModel]) -> None:
         """Print each model with its file, size and inputs."""
         print_line(f"{format_count(len(found), 'model')}:")
-        wide = min(max(len(model.path) for model in found), WIDTH // 2)
+        wide = min(max(len(model.path) for model in found), get_text_width() // 2)
         for model in found:
             size = "" if model.size is None else format_size(model.size)
             unread = f"made by {model.export.name}" if model.export is not None else "read during the build"
@@ -123,7 +122,7 @@ def _format_input(value: ValueInfo) -> str:
 
 
 def _print_wrapped(text: str, first: str, others: str) -> None:
-    for line in textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=others):
+    for line in wrap(text, first, others):
         print_line(line)
 
 

@@ -17,6 +17,8 @@ from epbuild.core.shown import escape_sequences
 from epbuild.core.user_settings import find_settings
 
 WIDTH = 80
+"""Number of columns where there is no terminal."""
+MIN_WIDTH, MAX_WIDTH = 40, 120
 _PAINT = re.compile("(\x1b\\[(?:[012]|3[0-9])m)")
 BOLD, DIM = "1", "2"
 """Terminal codes for `paint`."""
@@ -40,17 +42,17 @@ def escape_line(text: str, stream: Any) -> str:
     return "".join(part if number % 2 else escape_sequences(part) for number, part in enumerate(_PAINT.split(text)))
 
 
-def wrap(text: str, first: str = "", others: str = "", *, width: int = WIDTH, long_words: bool = True) -> list[str]:
-    """Wrap text into lines. The first line begins with `first` and the other lines with `others`.
+def wrap(text: str, first: str = "", others: str = "", *, width: int | None = None) -> list[str]:
+    """Wrap text into lines of at most `width` columns, by default `get_text_width()`. Words are never broken.
 
-    With `long_words`, a word that is longer than a line is broken.
+    The first line begins with `first` and the other lines with `others`.
     """
     return textwrap.wrap(
         escape_controls(text),
-        width,
+        get_text_width() if width is None else width,
         initial_indent=first,
         subsequent_indent=others,
-        break_long_words=long_words,
+        break_long_words=False,
         break_on_hyphens=False,
     )
 
@@ -93,6 +95,11 @@ def is_screen(stream: Any) -> bool:
 def get_width() -> int:
     """Return the width of tables: that of the terminal, or 80 columns elsewhere."""
     return shutil.get_terminal_size((WIDTH, 24)).columns if is_screen(sys.stdout) else WIDTH
+
+
+def get_text_width() -> int:
+    """Return the width of sentences: that of the terminal if it has 40 to 120 columns, or 80 elsewhere."""
+    return max(MIN_WIDTH, min(get_width(), MAX_WIDTH))
 
 
 def is_github_actions() -> bool:

@@ -55,7 +55,7 @@ def told(
             before = len(stream.getvalue())
             listener.report(ended)
     *lines, _ = stream.getvalue()[before:].splitlines()
-    assert stream.isatty() or all(len(line) <= 80 for line in lines)
+    assert stream.isatty() or all(len(line) <= 80 or " " not in line.strip() for line in lines)
     return lines
 
 
@@ -149,11 +149,11 @@ def test_long_paths_have_their_own_line_and_escapes_are_shown(monkeypatch: pytes
     assert lines[2:6] == [
         "dist/some/where/far/below/the/recipe/there",
         "                                          1.0 kB     4.0 kB     +3.0 kB  +299.6%",
-        "  " + "x" * 78,
-        "    " + "x" * 12,
+        "  " + "x" * 90,
+        lines[5],
     ]
-    assert lines[6].split() == ["1", "byte", "2.0", "kB", "+2.0", "kB", "2,000x"]
-    assert "  a\\x1b[2J.bin" in lines[7]
+    assert lines[5].split() == ["1", "byte", "2.0", "kB", "+2.0", "kB", "2,000x"]
+    assert "  a\\x1b[2J.bin" in lines[6]
 
 
 def test_sharing_is_a_sentence_that_claims_only_measured_savings(monkeypatch: pytest.MonkeyPatch) -> None:

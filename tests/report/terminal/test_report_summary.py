@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from epbuild.commands.reporting.values import Report
 from epbuild.report.terminal.changes import ChangeReport
 from epbuild.report.terminal.coverage import CoverageList
 from epbuild.report.terminal.report import report_lines
+from tests.report.events import Terminal
 from tests.support.fake_builds import Workshop
 from tests.support.sample_reports import Document, large_report, zoo_report
 
@@ -54,6 +56,20 @@ AGAINST = ReportedAgainst(
     versions=(VersionChange("qnn", "onnxruntime-qnn", "2.6.0", "2.7.0"),),
     sources=(SourceChange("enc", "a", "b", data=False),),
 )
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_lines_fill_the_terminal_and_break_only_between_words(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    found = replace(msgspec.convert(zoo_report(), Report), against=AGAINST)
+    words = set(" ".join(report_lines(found)).split())
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    for name, value in (("COLUMNS", str(width)), ("TERM", "xterm"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+    lines = list(report_lines(found))
+    assert all(len(line) <= width or " " not in line.strip() for line in lines)
+    sentences = [line for line in lines if ". " in line]
+    assert max(map(len, sentences)) > min(width, 120) - 20
+    assert not [word for line in sentences for word in line.split() if word not in words]
 
 
 @pytest.fixture
