@@ -82,7 +82,7 @@ class Table(Struct, frozen=True):
         headings = tuple(column.removeprefix(">") for column in self.columns)
         rows = (*([headings] if headings else []), *self.rows)
         if width is None:
-            needed = max((len(escape_controls(row[0])) for row in rows), default=0) + _GAP + sum(widths)
+            needed = max((len(escape_controls(row[0])) + _GAP + len(_format_numbers(row[1:], widths)) for row in rows), default=0)
             width = min(get_text_width(), max(WIDTH, needed))
         for name, *cells in rows:
             yield from _format_text_row(name, cells, widths, width)
@@ -123,7 +123,7 @@ def format_code(text: str, max_length: int = _MAX_CODE) -> str:
 
 def _format_text_row(name: str, cells: Sequence[str], widths: Sequence[int], width: int) -> Iterator[str]:
     """Yield the lines of a row. A name that is too long is written on lines of its own."""
-    numbers = "".join(f"{cell:>{size}}" for cell, size in zip(cells, widths, strict=True)).lstrip()
+    numbers = _format_numbers(cells, widths)
     text, room = escape_controls(name), width - len(numbers)
     if len(text) > room - _GAP:
         indent = text[: len(text) - len(text.lstrip())]
@@ -131,6 +131,10 @@ def _format_text_row(name: str, cells: Sequence[str], widths: Sequence[int], wid
         text = ""
     if text or numbers:
         yield f"{text:<{room}}{numbers}".rstrip()
+
+
+def _format_numbers(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "".join(f"{cell:>{size}}" for cell, size in zip(cells, widths, strict=True)).lstrip()
 
 
 def _format_markdown_row(cells: Iterable[str]) -> str:

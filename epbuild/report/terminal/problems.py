@@ -22,7 +22,7 @@ from epbuild.core.redact import redact
 from epbuild.core.safepath import resolve_links
 from epbuild.core.shown import shorten_name
 from epbuild.core.units import format_count
-from epbuild.report.terminal.screen import DIM, get_text_width, has_colors, is_github_actions, paint, print_line
+from epbuild.report.terminal.screen import DIM, get_text_width, has_colors, is_github_actions, is_screen, paint, print_line, wrap
 
 Kind = Literal["error", "warning", "note"]
 
@@ -88,8 +88,13 @@ class ProblemWriter:
             stream.write(f"{_format_annotation(problem, kind, definition)}\n")
         else:
             place = f"{escape_controls(str(problem.where))}: " if problem.where is not None else "epbuild: "
-            label = paint(f"{kind}:", _COLORS[kind], color)
-            print_line(f"{place}{label} {escape_controls(problem.text)} [{problem.code}]", stream)
+            text = f"{place}{kind}: {escape_controls(problem.text)} [{problem.code}]"
+            # Outside of a terminal, a problem is one line, so that users can search for it.
+            first, *others = wrap(text, others="  ") if is_screen(stream) else [text]
+            if first.startswith(f"{place}{kind}:"):
+                first = f"{place}{paint(f'{kind}:', _COLORS[kind], color)}{first.removeprefix(f'{place}{kind}:')}"
+            for part in (first, *others):
+                print_line(part, stream)
         if isinstance(problem.where, Position):
             line = _find_line(problem.where, self._lines_of(problem.where.file))
             if line is None:

@@ -228,8 +228,20 @@ def test_the_excerpt_is_colored_only_on_terminals_that_support_colors(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "epbuild.yaml").write_text("name: x\n", encoding="utf-8")
-    lines = told(monkeypatch, problem(1, 1), stream=stream())
-    assert ["\x1b[" in line for line in lines] == [has_colors] * 3
+    first, *_, shown, carets = told(monkeypatch, problem(1, 1), stream=stream())
+    assert ["\x1b[" in line for line in (first, shown, carets)] == [has_colors] * 3
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_problem_breaks_only_between_words_on_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    for name, value in (("COLUMNS", str(width)), ("TERM", "xterm"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    long = Problem("EPB211", "one word after another " * 12, StepId("compile:a/b/c"))
+    (line,) = told(monkeypatch, long)
+    lines = told(monkeypatch, long, stream=Terminal())
+    assert max(map(len, lines)) in range(width - 10, width + 1)
+    assert " ".join(" ".join(lines).split()) == " ".join(line.split())
 
 
 def test_under_github_actions_a_problem_is_one_annotation_above_its_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
