@@ -63,7 +63,7 @@ export function groupedBy(items, key) {
 }
 
 /**
- * Return items by the coverage of their models: by the worst outcome, then by the number of fallback nodes, worst first.
+ * Return items by the coverage of their models, worst first: by the number of models with each outcome, then by fallback nodes.
  * @template T
  * @param {Iterable<T>} items
  * @param {(item: T) => import("./report-types.d.ts").Coverage[]} rowsOf
@@ -71,13 +71,20 @@ export function groupedBy(items, key) {
 export function worstFirst(items, rowsOf) {
   const known = [...items].map((item) => {
     const rows = rowsOf(item);
-    return {
-      item,
-      worst: Math.min(WORST_COVERAGE.length, ...rows.map((row) => WORST_COVERAGE.indexOf(row.outcome))),
-      nodes: rows.reduce((nodes, row) => nodes + (row.fallback_nodes ?? 0), 0),
-    };
+    const counts = WORST_COVERAGE.slice(0, -1).map((outcome) => rows.filter((row) => row.outcome === outcome).length);
+    return { item, badness: [...counts, rows.reduce((nodes, row) => nodes + (row.fallback_nodes ?? 0), 0)] };
   });
-  return known.sort((a, b) => a.worst - b.worst || b.nodes - a.nodes).map(({ item }) => item);
+  return known.sort((a, b) => compareLists(b.badness, a.badness)).map(({ item }) => item);
+}
+
+/**
+ * Compare the first numbers that differ in two lists of equal length.
+ * @param {number[]} one
+ * @param {number[]} other
+ */
+function compareLists(one, other) {
+  const at = one.findIndex((number, place) => number !== other[place]);
+  return at < 0 ? 0 : one[at] - other[at];
 }
 
 /**
