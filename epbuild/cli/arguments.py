@@ -95,7 +95,12 @@ Settings = Annotated[
 Jobs = Annotated[
     int | None,
     declare_option(
-        "--jobs", "-j", min=1, metavar="N", help="Maximum number of actions that run at once.", default="number of CPUs"
+        "--jobs",
+        "-j",
+        min=1,
+        metavar="N",
+        help="Maximum number of actions that run at once.",
+        default="`jobs` in your settings, or the number of CPUs",
     ),
 ]
 Retry = Annotated[bool, declare_option("--retry", help="Retry steps that failed before, even if no input has changed.")]
