@@ -7,10 +7,9 @@ the old values and the new definition, and nothing else.
 from __future__ import annotations
 
 import codecs
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any, NoReturn
+from typing import Any
 
 from msgspec import Struct
 
@@ -18,11 +17,10 @@ from epbuild.core.errors import Position, Problem, RecipeError
 from epbuild.recipe.names import is_glob, name_of_text
 from epbuild.recipe.nodes import Node, ScalarNode, SequenceNode, get_entries, to_plain
 from epbuild.recipe.problems import BAD_NAME, quote_text
-from epbuild.recipe.source import read
+from epbuild.recipe.source import LINE_BREAK, read
 from epbuild.recipe.yaml_text import format_flow, format_scalar
 
 CANNOT_EDIT = "EPB111"
-_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
 
 class Definition(Struct, frozen=True):
@@ -44,55 +42,49 @@ def insert_definition(content: bytes, file: str, section: str, definition: Defin
     """
     root = read(content, file).root
     entry = root.entries.get(section)
-    found = get_entries(entry.node).get(definition.name) if entry is not None else None
-    if found is not None:
-        _refuse_name(section, definition, found.name_where)
-    if entry is not None and isinstance(entry.node, ScalarNode) and entry.node.value is not None:
-        message = f"'{section}' is a single path or pattern, so no other definition can be added"
-        raise RecipeError(Problem(CANNOT_EDIT, message, entry.node.where, f"Write `{section}` as a list or a mapping."))
+    node = entry.node if entry is not None else None
+    if node is not None:
+        _check_section(section, node, definition)
     value = definition.read_value()
-    expected: dict[str, Any] = to_plain(root)  # type: ignore[assignment]
-    where = entry.node.where if entry is not None else root.where
-    text = content.removeprefix(codecs.BOM_UTF8).decode()
-    span = _read_spans(text).get(section)
-    if entry is not None and isinstance(entry.node, SequenceNode) and _is_list_item(definition, value):
-        expected[section].append(to_plain(value))
-    elif entry is not None and isinstance(entry.node, SequenceNode):
-        items = _name_items(entry.node, section)
-        if definition.name in items:
-            _refuse_name(section, definition, entry.node.where)
-        text = _convert_list(text, _require_span(span, section, where), list(items))
-        span = _read_spans(text).get(section)
-        expected[section] = {**items, definition.name: to_plain(value)}
+    before: dict[str, Any] = to_plain(root)  # type: ignore[assignment]
+    body = content.removeprefix(codecs.BOM_UTF8)
+    text = body.decode()
+    if isinstance(node, SequenceNode) and _is_list_item(definition, value):
+        wanted: object = [*before[section], to_plain(value)]
+    elif isinstance(node, SequenceNode):
+        names = _name_items(section, node, definition)
+        text = _convert_list(text, section, names)
+        wanted = {**dict(zip(names, before[section], strict=True)), definition.name: to_plain(value)}
     else:
-        expected[section] = {**(expected.get(section) or {}), definition.name: to_plain(value)}
-    if span is not None and not (span.kind in ("mapping", "sequence") or span.is_empty):
-        _refuse(section, where)
-    text = _insert(text, section, span, definition, value)
-    changed = content[: len(content) - len(content.removeprefix(codecs.BOM_UTF8))] + text.encode()
-    try:
-        is_right = to_plain(read(changed, file).root) == expected
-    except RecipeError:
-        is_right = False
-    if not is_right:
-        _refuse(section, where)
+        wanted = {**(before.get(section) or {}), definition.name: to_plain(value)}
+    text = _insert(text, section, definition, value)
+    changed = content[: len(content) - len(body)] + text.encode()
+    if not _has_values(changed, {**before, section: wanted}):
+        message = f"a definition cannot be added to '{section}' without changing other values of the recipe"
+        raise RecipeError(Problem(CANNOT_EDIT, message, (node or root).where, "Edit the recipe by hand."))
     return changed
 
 
-def _refuse(section: str, where: Position) -> NoReturn:
-    message = f"a definition cannot be added to '{section}' without changing other values of the recipe"
-    raise RecipeError(Problem(CANNOT_EDIT, message, where, "Edit the recipe by hand."))
+def _has_values(content: bytes, wanted: Mapping[str, object]) -> bool:
+    try:
+        return to_plain(read(content, "").root) == wanted
+    except RecipeError:
+        return False
 
 
-def _refuse_name(section: str, definition: Definition, where: Position) -> NoReturn:
+def _check_section(section: str, node: Node, definition: Definition) -> None:
+    """Raise RecipeError if the section has the name already, or is a single text."""
+    found = get_entries(node).get(definition.name)
+    if found is not None:
+        raise _make_name_error(section, definition, found.name_where)
+    if isinstance(node, ScalarNode) and node.value is not None:
+        message = f"'{section}' is a single path or pattern, so no other definition can be added"
+        raise RecipeError(Problem(CANNOT_EDIT, message, node.where, f"Write `{section}` as a list or a mapping."))
+
+
+def _make_name_error(section: str, definition: Definition, where: Position) -> RecipeError:
     message = f"the recipe already has {quote_text(definition.name)} in '{section}'"
-    raise RecipeError(Problem(BAD_NAME, message, where, "Choose another name, as in NAME=VALUE."))
-
-
-def _require_span(span: _Span | None, section: str, where: Position) -> _Span:
-    if span is None or span.kind != "sequence":
-        _refuse(section, where)
-    return span
+    return RecipeError(Problem(BAD_NAME, message, where, "Choose another name, as in NAME=VALUE."))
 
 
 def _is_list_item(definition: Definition, value: Node) -> bool:
@@ -102,17 +94,20 @@ def _is_list_item(definition: Definition, value: Node) -> bool:
     return name_of_text(PurePosixPath(value.value).stem) == definition.name
 
 
-def _name_items(models: SequenceNode, section: str) -> dict[str, object]:
-    """Return the items of a list of models by name. Raises RecipeError if the list has a pattern or a template."""
-    items: dict[str, object] = {}
+def _name_items(section: str, models: SequenceNode, definition: Definition) -> list[str]:
+    """Return the names of the models in a list. Raises RecipeError if an item has no name of its own."""
+    names: list[str] = []
     for item in models.items:
         path = str(to_plain(item))
-        if is_glob(path) or "${" in path:
-            message = f"'{section}' is a list with the pattern {quote_text(path)}, and the new model needs settings"
+        name = name_of_text(PurePosixPath(path).stem)
+        if is_glob(path) or "${" in path or name in ("", *names):
+            message = f"'{section}' is a list with {quote_text(path)}, and the new model needs settings"
             hint = f"Write `{section}` as a mapping of names to models."
             raise RecipeError(Problem(CANNOT_EDIT, message, item.where, hint))
-        items[name_of_text(PurePosixPath(path).stem)] = path
-    return items
+        if name == definition.name:
+            raise _make_name_error(section, definition, item.where)
+        names.append(name)
+    return names
 
 
 class _Span(Struct):
@@ -124,11 +119,6 @@ class _Span(Struct):
     flow: bool = False
     children: list[tuple[int, _Span]] = []
     """Start of each key and its value. In a list, start of each item and the item."""
-
-    @property
-    def is_empty(self) -> bool:
-        """True for a key without a value."""
-        return self.kind == "scalar" and self.start == self.end
 
 
 def _read_spans(text: str) -> dict[str, _Span]:
@@ -165,9 +155,10 @@ def _read_span(event: Any, events: Iterator[Any], names: list[str] | None = None
     return _Span(kind, start, end, bool(event.flow_style), children)
 
 
-def _insert(text: str, section: str, span: _Span | None, definition: Definition, value: Node) -> str:
-    """Insert a definition into a section. `span` is None if the section is missing."""
-    root = _read_spans(text)[""]
+def _insert(text: str, section: str, definition: Definition, value: Node) -> str:
+    """Insert a definition into a section. Return the text unchanged if the section is an alias or a text."""
+    spans = _read_spans(text)
+    root, span = spans[""], spans.get(section)
     item = format_flow(value)
     entry = f"{format_scalar(definition.name)}: {item}"
     if span is None and root.flow:
@@ -182,7 +173,9 @@ def _insert(text: str, section: str, span: _Span | None, definition: Definition,
         return _insert_lines(text, span.end, _find_line(text, dash), [f"- {item}"])
     if span.kind == "mapping":
         return _insert_lines(text, span.end, _find_margin(text, span), definition.lines)
-    return _insert_lines(text, span.end, f"{_find_margin(text, root)}  ", definition.lines)
+    if span.start == span.end:  # a key without a value
+        return _insert_lines(text, span.end, f"{_find_margin(text, root)}  ", definition.lines)
+    return text
 
 
 def _insert_in_flow(text: str, span: _Span, item: str) -> str:
@@ -193,8 +186,8 @@ def _insert_in_flow(text: str, span: _Span, item: str) -> str:
 
 def _insert_lines(text: str, end: int, margin: str, lines: Sequence[str]) -> str:
     """Insert lines below the line in which a value ends at the offset `end`."""
-    found = _LINE_BREAK.search(text, end)
-    first = found or _LINE_BREAK.search(text)
+    found = LINE_BREAK.search(text, end)
+    first = found or LINE_BREAK.search(text)
     line_break = first[0] if first is not None else "\n"
     if text.endswith(("\n", "\r"), 0, end):  # A block scalar includes its last line break.
         found, at = None, end
@@ -212,12 +205,18 @@ def _find_margin(text: str, span: _Span) -> str:
 
 def _find_line(text: str, offset: int) -> str:
     """Return the text before an offset in its line."""
-    breaks = [found.end() for found in _LINE_BREAK.finditer(text, 0, offset)]
+    breaks = [found.end() for found in LINE_BREAK.finditer(text, 0, offset)]
     return text[breaks[-1] if breaks else 0 : offset]
 
 
-def _convert_list(text: str, span: _Span, names: Sequence[str]) -> str:
-    """Return the text with a list of models as a mapping. Names replace the dashes of a list with one item per line."""
+def _convert_list(text: str, section: str, names: Sequence[str]) -> str:
+    """Return the text with a list of models as a mapping. Names replace the dashes of a list with one item per line.
+
+    Return the text unchanged if the section is an alias.
+    """
+    span = _read_spans(text)[section]
+    if span.kind != "sequence":
+        return text
     if span.flow:
         text = f"{text[: span.end - 1]}}}{text[span.end :]}"
     for name, (start, _) in reversed(list(zip(names, span.children, strict=True))):

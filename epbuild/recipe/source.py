@@ -50,11 +50,12 @@ def _decode(content: bytes, file: str) -> str:
     return text
 
 
-_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+"""Line breaks of YAML 1.1."""
 
 
 def _find_end(text: str, file: str) -> Position:
-    lines = _LINE_BREAK.split(text)
+    lines = LINE_BREAK.split(text)
     return Position(file, len(lines), len(lines[-1]) + 1)
 
 

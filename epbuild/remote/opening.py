@@ -14,7 +14,10 @@ from epbuild.transfer.folder import FolderStore
 from epbuild.transfer.objects import MissingPackageError, Timeouts, TransferError
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-_ACCESS = "Check the address. The header in EPBUILD_REMOTE_AUTHORIZATION is sent only to an address in EPBUILD_REMOTE_CACHE or in your settings."
+_ACCESS = (
+    "Check the address. "
+    "The header in EPBUILD_REMOTE_AUTHORIZATION is sent only to an address in EPBUILD_REMOTE_CACHE or in your settings."
+)
 _WITHHELD = "EPBUILD_REMOTE_CACHE, because credentials are used only for the bucket that this variable names"
 
 
