@@ -19,7 +19,7 @@ from epbuild.archive.oci_layout import INDEX, LAYOUT
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import EpbuildError
 from epbuild.core.safepath import is_folder, open_regular
-from epbuild.core.shown import NO_LINES, ProgressLines
+from epbuild.core.shown import NO_LINES, ProgressLines, format_path
 
 _PREFIX = "epbuild-unpacked-"
 _ARCHIVES = tuple(f".{name}" for name in FORMATS)
@@ -153,7 +153,7 @@ def _make_folder_replacer(folder: Path, title: str) -> Callable[[str], str]:
 
     EPs may log the folder with links resolved, with other separators, or truncated within its last part.
     """
-    spellings = {str(folder), str(folder.resolve())}
+    spellings = {str(folder), str(folder.resolve()), format_path(folder)}
     spellings |= {text.replace("\\", "/") for text in spellings} | {text.replace("\\", "\\\\") for text in spellings}
     random_length = len(folder.name) - len(_PREFIX)
     truncated = {text[: len(text) - count] for text in spellings for count in range(random_length + 1)}

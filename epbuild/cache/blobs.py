@@ -67,16 +67,15 @@ class BlobStore:
         if known is not None and path == self.place(path.name) and self._touch(path.name):
             count(known.size)
             return known
-        task = f"store {path} in {self.root}"
         if move:
-            with translate_os_errors(task), self._drafts.moved(path) as draft:
+            with translate_os_errors("store {} in {}", path, self.root), self._drafts.moved(path) as draft:
                 if draft is not None:
                     hasher = _make_hasher(draft.file, count)
                     hash_into(draft.file, hasher)
                     return self._publish_hashed(draft, hasher)
-        with translate_os_errors(f"read {path}", elsewhere=None):
+        with translate_os_errors("read {}", path, elsewhere=None):
             source = path.open("rb", buffering=0)
-        with source, translate_os_errors(task), self._drafts.new() as draft:
+        with source, translate_os_errors("store {} in {}", path, self.root), self._drafts.new() as draft:
             hasher = _make_hasher(source, count)
             copy_open_file(source, draft.file, hasher)
             return self._publish_hashed(draft, hasher)
@@ -88,7 +87,7 @@ class BlobStore:
 
         If this method raises StoreError, the file stays at `path`.
         """
-        with translate_os_errors(f"store {path} in {self.root}"), path.open("r+b") as file:
+        with translate_os_errors("store {} in {}", path, self.root), path.open("r+b") as file:
             touch(path)  # the file may be old, so that the blob would look unused
             self._publish(Draft(path, file), blob)
         with suppress(OSError):  # the file still exists if the store already had the blob
@@ -108,7 +107,7 @@ class BlobStore:
                 raise _TooLong
             draft.file.write(piece)
 
-        with translate_os_errors(f"store {blob.digest} in {self.root}"), self._drafts.new() as draft:
+        with translate_os_errors("store {} in {}", blob.digest, self.root), self._drafts.new() as draft:
             hasher = Hasher(checksum=blob.size >= LARGE_BYTES, count=count)
             try:
                 hash_into(source, hasher, write)
@@ -149,13 +148,13 @@ class BlobStore:
             identity = os.fstat(source.fileno())
             if identity.st_size <= _SMALL_BYTES:
                 data = self._read_all(source, digest, identity)
-                with translate_os_errors(f"write {destination}", elsewhere=None):
+                with translate_os_errors("write {}", destination, elsewhere=None):
                     write_new(destination, data)
                 count(len(data))
                 return
             destination = Path(destination)
             check = Check(self._checksums, digest, identity.st_size, count)
-            with translate_os_errors(f"write {destination}", elsewhere=None):
+            with translate_os_errors("write {}", destination, elsewhere=None):
                 copy = _create(destination)
                 try:
                     with copy:
@@ -215,20 +214,20 @@ class BlobStore:
 
     def entries(self) -> Iterator[CacheEntry]:
         """Yield every blob, with the time when it was last stored. Raises StoreError."""
-        with translate_os_errors(f"list the store {self.root}"):
+        with translate_os_errors("list the store {}", self.root):
             for path, status in list_files_below(self._objects):
                 if _DIGEST.fullmatch(path.name):
                     yield CacheEntry("blob", path.name, status.st_size, status.st_mtime_ns)
 
     def remove(self, entry: CacheEntry) -> bool:
         """Remove a blob that `entries` listed, unless it was stored again since. Return whether it was removed. Raises StoreError."""
-        with translate_os_errors(f"remove {entry.name} from the store {self.root}"):
+        with translate_os_errors("remove {} from the store {}", entry.name, self.root):
             self._checksums.forget(entry.name)
             return self._drafts.withdraw(self.place(entry.name), entry.used_ns)
 
     def sweep(self) -> None:
         """Remove the unfinished files of killed processes. Raises StoreError."""
-        with translate_os_errors(f"clean up the store {self.root}"):
+        with translate_os_errors("clean up the store {}", self.root):
             self._drafts.sweep()
 
     def place(self, digest: str) -> Path:
@@ -276,7 +275,7 @@ class BlobStore:
 
     def _open(self, digest: str) -> io.FileIO:
         place = self.place(digest)
-        with translate_os_errors(f"read {place}"):
+        with translate_os_errors("read {}", place):
             try:
                 return open_raw(place)
             except FileNotFoundError:
@@ -287,7 +286,7 @@ class BlobStore:
         size = min(_PIECE_BYTES, os.fstat(source.fileno()).st_size + 1)
         buffer, other = memoryview(bytearray(size)), memoryview(bytearray(size))
         while True:
-            with translate_os_errors(f"read {digest} in the store {self.root}"):
+            with translate_os_errors("read {} in the store {}", digest, self.root):
                 count = source.readinto(buffer)
             if not count:
                 return
@@ -296,7 +295,7 @@ class BlobStore:
 
     def _read_all(self, source: io.FileIO, digest: str, identity: os.stat_result) -> bytes:
         """Return the content of an open blob. Raises DamagedBlob, StoreError."""
-        with translate_os_errors(f"read {digest} in the store {self.root}"):
+        with translate_os_errors("read {} in the store {}", digest, self.root):
             data = source.read()
         if hash_bytes(data) != digest:
             source.close()  # Windows does not rename open files

@@ -23,6 +23,7 @@ from epbuild.cache.errors import translate_os_errors
 from epbuild.core.atomic import rename
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.file_use import describe_use
+from epbuild.core.shown import format_path
 
 if TYPE_CHECKING:
     import sqlite3
@@ -174,7 +175,7 @@ class Database:
             if found > self._version:
                 problem = Problem(
                     "EPB506",
-                    f"{self.path} was written by a newer epbuild (format {found}; this epbuild supports {self._version})",
+                    f"{self._format_place()} was written by a newer epbuild (format {found}; this epbuild supports {self._version})",
                     hint="Use the newer epbuild, or delete the file: epbuild can recreate its content.",
                 )
                 raise StoreError(problem)
@@ -210,7 +211,7 @@ class Database:
         if self.path is None:
             return
         lock = FileLock(self.path.with_name(f"{self.path.name}.lock"))
-        with translate_os_errors(f"move {self.path} aside", code="EPB507", elsewhere=None), lock:
+        with translate_os_errors("move {} aside", self.path, code="EPB507", elsewhere=None), lock:
             # Another process may have replaced the damaged file already.
             if _get_file_identity(self.path) == self._identity:
                 try:
@@ -238,10 +239,13 @@ class Database:
             raise Damage
         return values
 
+    def _format_place(self) -> str:
+        return format_path(self.path) if self.path is not None else "the in-memory state"
+
     def _make_error(self, error: Exception) -> StoreError:
         problem = Problem(
             "EPB507",
-            f"cannot use {self.path or 'the in-memory state'}: {error}",
+            f"cannot use {self._format_place()}: {error}",
             hint="Check that its directory is writable and has free space.",
         )
         return StoreError(problem)

@@ -14,7 +14,7 @@ from epbuild.cache.errors import translate_os_errors
 from epbuild.core.digest import LARGE_BYTES, Count, Readable, hash_bytes, hash_stream, ignore_count
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.host import get_change_time_ns, is_windows
-from epbuild.core.shown import describe_files
+from epbuild.core.shown import describe_files, format_path
 
 # Numbers of files per task. Small files are batched, as handing one to a thread takes longer than reading it.
 _BATCH = 20
@@ -214,7 +214,7 @@ class Digests:
             try:
                 return self._read(path, key, count, ahead=ahead)
             except OSError:
-                with translate_os_errors(f"read {path}", code="EPB504", elsewhere=None):
+                with translate_os_errors("read {}", path, code="EPB504", elsewhere=None):
                     raise
         except StoreError as error:
             return error
@@ -235,7 +235,7 @@ class Digests:
             before = after
         problem = Problem(
             "EPB505",
-            f"{path} changed while it was being read",
+            f"{format_path(path)} changed while it was being read",
             hint="Wait until the program that writes the file has finished, then run the build again.",
         )
         raise StoreError(problem)
@@ -281,9 +281,9 @@ def _get_status(path: str | Path) -> os.stat_result:
     try:
         status = os.stat(path)  # noqa: PTH116 - called for tens of thousands of files
     except OSError:
-        with translate_os_errors(f"read {path}", code="EPB504", elsewhere=None):
+        with translate_os_errors("read {}", path, code="EPB504", elsewhere=None):
             raise
     if not stat.S_ISREG(status.st_mode):
         # Opening a pipe would wait for a writer.
-        raise StoreError(Problem("EPB504", f"cannot read {path}: it is not a regular file"))
+        raise StoreError(Problem("EPB504", f"cannot read {format_path(path)}: it is not a regular file"))
     return status

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.file_use import CLOSE_PROGRAM, describe_use
+from epbuild.core.shown import format_path
 
 ANOTHER_CACHE = "set EPBUILD_CACHE_DIR to a directory on another file system"
 
@@ -39,14 +40,17 @@ class NewerRecord(StoreError):
     """Error for a record that a newer epbuild wrote (EPB506)."""
 
     def __init__(self, place: Path, version: int) -> None:
-        message = f"{place} was written by a newer epbuild (format {version})"
+        message = f"{format_path(place)} was written by a newer epbuild (format {version})"
         super().__init__(Problem("EPB506", message, hint="Use the newer epbuild to manage this store."))
 
 
 @contextmanager
-def translate_os_errors(task: str, *, code: str = "EPB503", elsewhere: str | None = ANOTHER_CACHE) -> Iterator[None]:
+def translate_os_errors(
+    task: str, *paths: Path | str, code: str = "EPB503", elsewhere: str | None = ANOTHER_CACHE
+) -> Iterator[None]:
     """Translate an OSError of the block into a StoreError "cannot <task>" with the reason and a hint.
 
+    `paths` replace the `{}` in the task. They are formatted only after an error, because thousands of blocks end without one.
     `elsewhere` is an alternative that the hint suggests, such as using another directory. With None, the hint suggests no alternative.
     """
     try:
@@ -54,8 +58,8 @@ def translate_os_errors(task: str, *, code: str = "EPB503", elsewhere: str | Non
     except OSError as error:
         used = describe_use(error)
         hint = f"{_suggest_fix(error)}, or {elsewhere}." if elsewhere else f"{_suggest_fix(error)}."
-        problem = Problem(code, f"cannot {task}: {used or error.strerror or error}", hint=CLOSE_PROGRAM if used else hint)
-        raise StoreError(problem) from error
+        message = f"cannot {task.format(*map(format_path, paths))}: {used or error.strerror or error}"
+        raise StoreError(Problem(code, message, hint=CLOSE_PROGRAM if used else hint)) from error
 
 
 def _suggest_fix(error: OSError) -> str:

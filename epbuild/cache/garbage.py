@@ -57,7 +57,7 @@ class Garbage:
 
     def entries(self) -> Iterator[CacheEntry]:
         """Yield all entries. Raises StoreError."""
-        with translate_os_errors(f"list {self._root}"):
+        with translate_os_errors("list {}", self._root):
             for folder in _DAMAGED:
                 for path, status in list_files_below(self._root / folder):
                     yield CacheEntry("damaged", f"{folder}/{path.name}", status.st_size, status.st_mtime_ns)
@@ -73,7 +73,7 @@ class Garbage:
         The entry must not be a remote model. Raises StoreError.
         """
         path = self._root / entry.name
-        with translate_os_errors(f"remove {path}"):
+        with translate_os_errors("remove {}", path):
             match entry.kind:
                 case "damaged":
                     discard(path)
@@ -101,7 +101,7 @@ class Garbage:
             kept, gone = users.models(), set()
             for entry in free:
                 path = self._root / entry.name
-                with translate_os_errors(f"remove {path}"):
+                with translate_os_errors("remove {}", path):
                     if entry.name not in kept and _is_as_listed(path, entry):
                         # Renamed first: from then on, the model counts as not fetched, even if its removal is interrupted.
                         draft = path.with_suffix(_DRAFT)

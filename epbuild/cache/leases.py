@@ -73,7 +73,7 @@ def lease_if_free(root: Path, key: str) -> Iterator[bool]:
 
 def is_any_held(folder: Path) -> bool:
     """Return whether any lock file in `folder` is locked. The folder need not exist. Raises StoreError."""
-    with translate_os_errors(f"list the locks in {folder}", elsewhere=None):
+    with translate_os_errors("list the locks in {}", folder, elsewhere=None):
         for place in folder.glob("*.lock"):
             lock = try_lock(place)
             if lock is None:
@@ -106,6 +106,6 @@ def _get_lock_path(root: Path, key: str) -> Path:
 
 def _try_lease(place: Path) -> BaseFileLock | None:
     """Return the lock, or None if another holder has it. Raises StoreError."""
-    with translate_os_errors(f"lock {place}"):
+    with translate_os_errors("lock {}", place):
         place.parent.mkdir(parents=True, exist_ok=True)
         return try_lock(place)

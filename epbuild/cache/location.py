@@ -51,7 +51,7 @@ def tag_cache(root: Path) -> None:
     tag = root / "CACHEDIR.TAG"
     if tag.exists():
         return
-    with translate_os_errors(f"write {tag}"):
+    with translate_os_errors("write {}", tag):
         root.mkdir(parents=True, exist_ok=True)
         write_file(tag, _TAG)
 
@@ -69,7 +69,7 @@ def ensure_workspace_key() -> bytes:
             key = _read_key(root)
             if key is None:
                 key = os.urandom(_KEY_BYTES)
-                with translate_os_errors(f"write {root / _KEY_FILE}"):
+                with translate_os_errors("write {}", root / _KEY_FILE):
                     write_file(root / _KEY_FILE, key, mode=_KEY_MODE)
     return key
 

@@ -76,13 +76,13 @@ class ActionRecords:
         place = self.place(key)
         envelope = {"format": RECORD_FORMAT, "key": key, "record": document}
         data = f"{encode_canonical({**envelope, _DIGEST: hash_document(envelope)})}\n".encode()
-        with translate_os_errors(f"write {place}"), self._drafts.new() as draft:
+        with translate_os_errors("write {}", place), self._drafts.new() as draft:
             draft.file.write(data)
             draft.publish(place)
 
     def entries(self) -> Iterator[CacheEntry]:
         """Yield every record, with the time of its last use. Raises StoreError."""
-        with translate_os_errors(f"list {self._records}"):
+        with translate_os_errors("list {}", self._records):
             for path, status in list_files_below(self._records):
                 if path.suffix == ".json" and _KEY.fullmatch(path.stem) and path.parent != self._damaged:
                     yield CacheEntry("record", path.stem, status.st_size, status.st_mtime_ns)
@@ -101,7 +101,7 @@ class ActionRecords:
         The record is kept if it was used or stored again after it was listed.
         """
         place = self.place(entry.name)
-        with translate_os_errors(f"remove {place}"):
+        with translate_os_errors("remove {}", place):
             return self._drafts.withdraw(place, entry.used_ns)
 
     def set_aside(self, key: str) -> None:
@@ -114,7 +114,7 @@ class ActionRecords:
 
     def sweep(self) -> None:
         """Remove the unfinished files of killed processes. Raises StoreError."""
-        with translate_os_errors(f"clean up {self._records}"):
+        with translate_os_errors("clean up {}", self._records):
             self._drafts.sweep()
 
     def _read(self, key: str, *, refuse_newer: bool = False) -> tuple[dict[str, Any], Any, float] | None:
@@ -129,7 +129,7 @@ class ActionRecords:
         except FileNotFoundError:
             return None
         except OSError:
-            with translate_os_errors(f"read {place}"):
+            with translate_os_errors("read {}", place):
                 raise
         try:
             envelope = parse_json(data)

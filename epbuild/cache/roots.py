@@ -30,7 +30,7 @@ class Roots:
         """Register the existing workspace at the absolute path `workspace`. Raises StoreError."""
         place = self._get_path(workspace)
         data = _encode(f"{encode_canonical({'format': _FORMAT, 'workspace': str(workspace)})}\n")
-        with translate_os_errors(f"write {place}"):
+        with translate_os_errors("write {}", place):
             with suppress(FileNotFoundError):
                 if read_regular(place) == data:
                     return
@@ -41,7 +41,7 @@ class Roots:
     def forget(self, workspace: Path) -> None:
         """Unregister a workspace that no longer exists. Raises StoreError."""
         place = self._get_path(workspace)
-        with translate_os_errors(f"remove {place}"):
+        with translate_os_errors("remove {}", place):
             place.unlink(missing_ok=True)
         if workspace.is_dir():
             # A build has just created the workspace again. It found the old registration, so it did not register.
@@ -50,7 +50,7 @@ class Roots:
     def list_workspaces(self) -> tuple[list[Path], list[Path]]:
         """Return two lists of registered workspaces: existing ones and missing ones. Raises StoreError."""
         existing, gone = list[Path](), list[Path]()
-        with translate_os_errors(f"read {self._roots}"):
+        with translate_os_errors("read {}", self._roots):
             for workspace in sorted(self._read_registered()):
                 (existing if workspace.is_dir() else gone).append(workspace)
         return existing, gone

@@ -36,7 +36,7 @@ def staged(parent: Path, name: str) -> Iterator[Path]:
     try:
         try:
             # Locked before the directory exists, so that `sweep` can determine for every directory whether a process uses it.
-            with translate_os_errors(f"create {directory}", elsewhere=None):
+            with translate_os_errors("create {}", directory, elsewhere=None):
                 parent.mkdir(parents=True, exist_ok=True)
                 lock.acquire()
                 while not _get_lock_path(directory).exists():  # another process swept the file before it was locked
@@ -57,7 +57,7 @@ def staged(parent: Path, name: str) -> Iterator[Path]:
 
 def sweep(parent: Path) -> None:
     """Remove the directories below `parent` whose processes are dead. Raises StoreError."""
-    with translate_os_errors(f"clean up {parent}", elsewhere=None):
+    with translate_os_errors("clean up {}", parent, elsewhere=None):
         try:
             entries = list(parent.iterdir())
         except FileNotFoundError:

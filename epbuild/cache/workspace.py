@@ -68,7 +68,7 @@ class Workspace:
             raise StoreError(Problem("EPB516", message, directory.parent, hint))
         _refuse_links(directory)
         if create:
-            with translate_os_errors(f"create {directory}", elsewhere=None):
+            with translate_os_errors("create {}", directory, elsewhere=None):
                 directory.mkdir(parents=True, exist_ok=True)
                 _hide_from_git(directory)
             return cls(directory, Database(directory / _STATE, TABLES, VERSION, ensure_workspace_key()))
@@ -203,7 +203,7 @@ class Workspace:
     def _create_folder(self, name: str) -> Path:
         folder = self.directory / name
         if self.is_on_disk:
-            with translate_os_errors(f"create {folder}", elsewhere=None):
+            with translate_os_errors("create {}", folder, elsewhere=None):
                 folder.mkdir(exist_ok=True)
         return folder
 
@@ -212,7 +212,7 @@ def _refuse_links(directory: Path) -> None:
     """Raise StoreError if a folder of the workspace is a link, since epbuild would then write and delete files elsewhere."""
     for folder in (directory, *(directory / name for name in _FOLDERS)):
         if folder.is_symlink():
-            message = f"cannot use {folder}: it is a link, and epbuild writes and deletes files there"
+            message = f"cannot use {format_path(folder)}: it is a link, and epbuild writes and deletes files there"
             raise StoreError(Problem("EPB503", message, hint="Remove the link: epbuild creates a folder in its place."))
 
 

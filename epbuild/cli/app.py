@@ -25,7 +25,7 @@ from epbuild.core.errors import EpbuildError, Problem
 from epbuild.core.file_use import CLOSE_PROGRAM, describe_use
 from epbuild.core.host import is_broken_pipe, is_interrupt, is_path_too_long, list_interrupts
 from epbuild.core.safepath import shorten_reference
-from epbuild.core.shown import escape_sequences
+from epbuild.core.shown import escape_sequences, format_path
 
 INTERRUPTED = 130
 _NO_MEMORY = ("can't start new thread", "failed to map segment")
@@ -188,7 +188,7 @@ def execute(arguments: Sequence[str]) -> int:
                 [Problem("EPB516", "the path is longer than this system allows", where, "Shorten the path, or move the folder.")]
             )
             return _report_failure(_ENVIRONMENT, arguments)
-        place = f"{error.filename}: " if error.filename else ""
+        place = f"{format_path(os.fsdecode(error.filename))}: " if error.filename else ""
         used = describe_use(error)
         text = f"error: {used}. {CLOSE_PROGRAM}" if used else f"error: {place}{error.strerror or error}"
         if isinstance(error, FileNotFoundError) and _is_folder_gone():

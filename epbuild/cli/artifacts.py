@@ -14,6 +14,7 @@ from epbuild.commands.artifacts import diff as compare
 from epbuild.commands.artifacts import find_models
 from epbuild.commands.artifacts import merge as merged
 from epbuild.commands.artifacts import relink as change
+from epbuild.core.shown import format_path
 from epbuild.onnxfile.edit.packaging import Packaging
 from epbuild.report.json.artifacts import build_comparison_document
 from epbuild.report.json.documents import print_json
@@ -150,9 +151,11 @@ def relink(
     made = change(named, packaging, binary, output)
     for label, paths in (("wrote", made.models), ("binary", made.binaries), ("removed", made.removed)):
         for path in paths:
-            print_line(f"{label:<9}{path}")
+            print_line(f"{label:<9}{format_path(path)}")
     for path in made.kept:
-        print_line(f"kept     {path}: {', '.join(str(file) for file in made.unreadable)} cannot be read and may refer to it")
+        print_line(
+            f"kept     {format_path(path)}: {', '.join(map(format_path, made.unreadable))} cannot be read and may refer to it"
+        )
     return 0
 
 
@@ -201,9 +204,9 @@ def merge(
     if prefixes and len(prefixes) != len(models):
         raise UsageError(f"pass --prefix once for each of the {len(models)} models ('' for none)")
     made = merged(models, prefixes, connections, output)
-    print_line(f"wrote    {made.model}")
+    print_line(f"wrote    {format_path(made.model)}")
     for path in made.files:
-        print_line(f"file     {path}")
+        print_line(f"file     {format_path(path)}")
     for item in made.connections:
         print_line(f"feeds    {item.output} of {models[item.source]} -> {item.input} of {models[item.target]}")
     if not made.connections:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from epbuild.cli.options import Needs, OptionGroup, UsageError, declare_option
 from epbuild.core.errors import EpbuildError
+from epbuild.core.shown import format_path
 
 if TYPE_CHECKING:
     from epbuild.commands.reporting.values import Report
@@ -134,14 +135,14 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
 def check_suffix(file: Path) -> None:
     """Raise UsageError if the suffix of a report's file is not supported."""
     if file.suffix.lower() not in (".html", ".htm", ".json"):
-        raise UsageError(f"invalid report file '{file}': the name must end in .html or .json")
+        raise UsageError(f"invalid report file '{format_path(file)}': the name must end in .html or .json")
 
 
 def refuse_recipe(recipe: Path, *files: Path | None) -> None:
     """Raise UsageError if one of the output files is the recipe."""
     for file in files:
         if file is not None and file.resolve() == recipe.resolve():
-            raise UsageError(f"'{file}' is the recipe: choose another file to write")
+            raise UsageError(f"'{format_path(file)}' is the recipe: choose another file to write")
 
 
 def write_report(found: Report, file: Path) -> None:

@@ -12,6 +12,7 @@ import typer
 from epbuild.cli import arguments
 from epbuild.cli.options import COMMAND_LINE, Excludes, UsageError, declare_option, make_application
 from epbuild.cluster.placement import PLATFORM_LABEL, PREPARES, Offer, parse_eps
+from epbuild.core.shown import format_path
 from epbuild.core.units import format_count
 from epbuild.report.formatting import format_size
 from epbuild.report.terminal.screen import print_line
@@ -92,7 +93,7 @@ def worker(
         from epbuild.cluster.certificates import make_certificates
 
         for folder in make_certificates(init_tls):
-            typer.echo(f"Wrote {folder}")
+            typer.echo(f"Wrote {format_path(folder)}")
         return 0
     if address is None:
         raise UsageError("pass the address of the scheduler, such as tcp://host:8786")

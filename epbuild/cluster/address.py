@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from epbuild.cluster.dask import import_distributed
 from epbuild.core.errors import Argument, PlanError, Problem
+from epbuild.core.shown import format_path
 from epbuild.recipe.remote_address import is_loopback
 
 CA, CERTIFICATE, KEY = "ca.pem", "cert.pem", "key.pem"
@@ -82,7 +83,7 @@ def _parse_address(text: str, certificates: str | None, *, insecure: bool, where
     if folder is not None:
         missing = [name for name in (CA, CERTIFICATE, KEY) if not (folder / name).is_file()]
         if missing:
-            message = f"the certificate folder {folder} does not contain {missing[0]}"
+            message = f"the certificate folder {format_path(folder)} does not contain {missing[0]}"
             raise PlanError(
                 Problem("EPB536", message, Argument(where), "Create certificate folders with `epbuild worker --init-tls DIR`.")
             )

@@ -15,7 +15,7 @@ from epbuild.catalog.catalog import find_source_entry
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.core.safepath import is_folder, resolve_links
-from epbuild.core.shown import ProgressLines
+from epbuild.core.shown import ProgressLines, format_path
 from epbuild.core.summary import Summarized, Summary
 from epbuild.core.units import format_count
 from epbuild.diff.difference import Comparison, compare
@@ -94,7 +94,7 @@ def find_models(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         models = sorted(path.glob("*.onnx")) if path.is_dir() else [path]
         if not models:
-            raise ChangeRefused(Problem("EPB620", f"no .onnx file in the folder {path}"))
+            raise ChangeRefused(Problem("EPB620", f"no .onnx file in the folder {format_path(path)}"))
         found += models
     return found
 

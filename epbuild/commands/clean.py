@@ -23,6 +23,7 @@ from epbuild.cache.workspace import Workspace
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.file_use import retry_in_use
+from epbuild.core.shown import format_path
 from epbuild.engine.events import NoProgress, Progress
 from epbuild.plan.selection import match_ids
 from epbuild.publish.removal import Cleaned, EmittedFiles, Reason
@@ -92,7 +93,7 @@ def remove_workspace(recipe: Path, *, dry_run: bool = False) -> Forgotten:
     size = sum(status.st_size for _, status in list_files_below(directory))
     if directory.is_dir() and not dry_run:
         check_idle(recipe)
-        with translate_os_errors(f"remove {directory}", code="EPB507", elsewhere=None):
+        with translate_os_errors("remove {}", directory, code="EPB507", elsewhere=None):
             retry_in_use(lambda: shutil.rmtree(directory))
         Roots(find_cache_directory()).forget(directory)
     return Forgotten(directory, size)
@@ -103,5 +104,5 @@ def check_idle(recipe: Path) -> None:
     directory = get_workspace_folder(recipe)
     with Workspace.open(directory, create=False) as workspace:
         if workspace.is_busy():
-            message = f"a build is running in {directory}"
+            message = f"a build is running in {format_path(directory)}"
             raise StoreError(Problem("EPB509", message, hint="Wait until it has finished, or stop it."))

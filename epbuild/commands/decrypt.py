@@ -15,7 +15,7 @@ from epbuild.core.defaults import MANIFEST
 from epbuild.core.digest import Hasher
 from epbuild.core.errors import EnvironmentFailure, NothingToVerify, Position, Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate, open_regular
-from epbuild.core.shown import ProgressLines
+from epbuild.core.shown import ProgressLines, format_path
 from epbuild.onnxfile.edit.staging import make_exists_error
 from epbuild.publish.keys import Keys
 from epbuild.recipe.model import Encryption
@@ -42,7 +42,7 @@ def decrypt(artifact: Path, output: Path, key_variable: str, lines: ProgressLine
     with open_artifact(artifact, lines) as received:
         found = [one for one in find_artifacts(received.place) if one.encrypted]
         if not found:
-            raise NothingToVerify(Problem("EPB600", f"{artifact} has no encrypted files"))
+            raise NothingToVerify(Problem("EPB600", f"{format_path(artifact)} has no encrypted files"))
         key = Keys().read(Encryption(Position(str(artifact), 1, 1), key_variable), None)
         try:
             output.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def decrypt(artifact: Path, output: Path, key_variable: str, lines: ProgressLine
                     _write_plain(one, draft / one.place, key)
                 draft.rename(output)
         except OSError as error:
-            message = f"{output} cannot be written: {error.strerror or error}"
+            message = f"{format_path(output)} cannot be written: {error.strerror or error}"
             raise EnvironmentFailure(
                 Problem("EPB424", message, None, "Check the free space and the permissions of its folder.")
             ) from error

@@ -17,6 +17,7 @@ from epbuild.cache.roots import Roots
 from epbuild.cache.state import Configuration
 from epbuild.cache.workspace import REMOTE_MODEL, Workspace
 from epbuild.core.errors import Problem, StoreError
+from epbuild.core.shown import format_path
 from epbuild.plan.result import is_action_record
 from epbuild.survey.orphans import RESULTS, list_output_files
 from epbuild.survey.snapshot import remove_older
@@ -128,7 +129,7 @@ def open_workspace(directory: Path) -> Iterator[Workspace]:
     """Open a workspace. Raises StoreError if its state cannot be read."""
     with Workspace.open(directory, create=False) as workspace:
         if workspace.is_unreadable:
-            message = f"cannot determine which results {directory} needs: this user may not read its state.sqlite"
+            message = f"cannot determine which results {format_path(directory)} needs: this user may not read its state.sqlite"
             hint = "Run the command as the owner of the workspace, or get permission to read the file."
             raise StoreError(Problem("EPB508", message, hint=hint))
         yield workspace

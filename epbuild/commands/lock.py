@@ -142,7 +142,7 @@ def _write_text(path: Path, text: str) -> None:
     try:
         write_file(path, text)
     except OSError as error:
-        message = f"the lock {path} cannot be written: {error.strerror or error}"
+        message = f"the lock {format_path(path)} cannot be written: {error.strerror or error}"
         hint = "Check the permissions and the free space of its folder."
         raise EnvironmentFailure(Problem("EPB518", message, hint=hint)) from error
 

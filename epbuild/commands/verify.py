@@ -14,7 +14,7 @@ from epbuild.archive.members import UnsoundArchive
 from epbuild.archive.opened import OpenedArtifact, open_artifact
 from epbuild.catalog.facts import Thresholds
 from epbuild.core.errors import NothingToVerify, Problem
-from epbuild.core.shown import ProgressLines
+from epbuild.core.shown import ProgressLines, format_path
 from epbuild.engine.events import Progress
 from epbuild.session.events import HashingEvents, NotedLines
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
@@ -75,7 +75,9 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
             except NothingToVerify as error:
                 if not skipped:
                     raise
-                message = f"{path} contains only archives or images: name one of them, such as {skipped[0].as_posix()}"
+                message = (
+                    f"{format_path(path)} contains only archives or images: name one of them, such as {skipped[0].as_posix()}"
+                )
                 raise NothingToVerify(Problem("EPB600", message)) from error
             check = _build_live_check(artifacts, live) if live is not None else None
             sound = True

@@ -12,7 +12,7 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.compile.describing import describe_binary
 from epbuild.core.errors import ChangeRefused, Position, Problem
 from epbuild.core.safepath import is_regular
-from epbuild.core.shown import ProgressLines
+from epbuild.core.shown import ProgressLines, format_path
 from epbuild.onnxfile.edit.wrapping import Wrapped, wrap_binary
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment, Toolchains, list_provisioned_toolchains, list_toolchains
@@ -38,7 +38,7 @@ def wrap(request: WrapRequest, lines: ProgressLines) -> Wrapped:
     ToolchainError and EnvironmentFailure.
     """
     if not is_regular(request.binary) or request.binary.stat().st_size == 0:
-        raise ChangeRefused(Problem("EPB668", f"{request.binary} is missing, empty or not a file"))
+        raise ChangeRefused(Problem("EPB668", f"{format_path(request.binary)} is missing, empty or not a file"))
     ep_entry = next(found for found in map(entry, known_eps()) if found.binary.describer is not None)
     environment = _find_environment(request, ep_entry, list_toolchains(), lines)
     with tempfile.TemporaryDirectory(prefix="epbuild-wrap-", ignore_cleanup_errors=True) as folder:

@@ -15,6 +15,7 @@ import msgspec
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.core.records import convert
+from epbuild.core.shown import format_path
 from epbuild.onnxfile.edit.wrapping import ContextDescription
 from epbuild.toolchain.diagnosis import diagnose
 from epbuild.toolchain.environment import Environment
@@ -57,11 +58,11 @@ def describe_binary(binary: Path, entry: EpEntry, environment: Environment, scra
     found = diagnose(ending, [entry])
     if found is not None:
         reason = found.raised or f"the process that reads it {found.end}"
-        message = f"{package.strip()} does not read {binary} as a context binary: {reason}"
+        message = f"{package.strip()} does not read {format_path(binary)} as a context binary: {reason}"
         hint = "Check the file. To read a binary of a newer SDK, name a Python with a newer package with --interpreter."
         raise ChangeRefused(Problem("EPB668", message, None, hint))
     try:
         return convert(next(report for report in ending.reports if report["event"] == "described"), ContextDescription)
     except (StopIteration, msgspec.ValidationError) as error:
-        message = f"{package.strip()} describes {binary} in an unknown way: {error}"
+        message = f"{package.strip()} describes {format_path(binary)} in an unknown way: {error}"
         raise ChangeRefused(Problem("EPB668", message)) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import ClassVar, NamedTuple, NewType
 
 from msgspec import Struct
@@ -25,7 +25,7 @@ class Position(NamedTuple):
     column: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
+        return f"{format_location(Path(self.file))}:{self.line}:{self.column}"
 
 
 class Argument(Struct, frozen=True):
@@ -42,6 +42,11 @@ StepId = NewType("StepId", str)
 
 Location = Position | Path | Argument | StepId
 """Location of a problem: in a text file, a file or folder as a whole, the command line, or a step."""
+
+
+def format_location(where: Location | PurePath) -> str:
+    """Return a location as text. Relative paths have `/` on every system. `format_path` also shortens absolute paths."""
+    return where.as_posix() if isinstance(where, PurePath) and not where.is_absolute() else str(where)
 
 
 class Problem(Struct, frozen=True):
@@ -64,7 +69,7 @@ class Problem(Struct, frozen=True):
                 force_setattr(self, name, shown)
 
     def __str__(self) -> str:
-        place = f"{self.where}: " if self.where is not None else ""
+        place = f"{format_location(self.where)}: " if self.where is not None else ""
         return f"{place}{self.text} [{self.code}]"
 
     @property

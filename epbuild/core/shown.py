@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Protocol
 
-from epbuild.core.errors import escape_controls
+from epbuild.core.errors import escape_controls, format_location
 from epbuild.core.units import format_count
 
 # CI services execute commands in logs: `::error::` at the start of a line (GitHub), and `##[error]` and `##vso[...]` anywhere
@@ -41,11 +42,17 @@ def shorten_name(text: str, max_length: int) -> str:
     return text if len(text) <= max_length else f"{text[:half]}...{text[-half:]}"
 
 
-def format_path(path: Path) -> str:
-    """Return a path as text. A path below the current directory becomes relative to it. Relative paths have `/` on every system."""
-    if path.is_relative_to(cwd := Path.cwd()):
-        path = path.relative_to(cwd)
-    return str(path) if path.is_absolute() else path.as_posix()
+def format_path(path: PurePath | str) -> str:
+    """Return a path as text for messages.
+
+    A path below the current directory becomes relative to it. Relative paths have `/` on every system, as in recipes. Absolute paths are
+    spelled as the system spells them, so that users can paste them anywhere.
+    """
+    path = Path(path) if isinstance(path, str) else path
+    if path.is_absolute():
+        with contextlib.suppress(OSError, ValueError):  # the current directory was removed, or the path is outside
+            path = path.relative_to(Path.cwd())
+    return format_location(path)
 
 
 def describe_files(sizes: Mapping[str, int]) -> str:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from epbuild.catalog.catalog import find_source_entry, name_source_ep
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
+from epbuild.core.shown import format_path
 from epbuild.diff.sizes import FileSizes, read_model_sizes
 from epbuild.onnxfile.read.epcontext import COMPATIBILITY, SCHEMA_TYPES, EPContextNode, read_compatibility
 from epbuild.onnxfile.read.model_header import Initializer, ModelHeader
@@ -84,7 +85,7 @@ class ArtifactFacts(Struct, frozen=True):
 def read_facts(artifact: ArtifactFolder, sha256: Callable[[Payload], str]) -> ArtifactFacts:
     """Return the facts of an artifact. `sha256` computes digests. Raises Incomparable (EPB630)."""
     if artifact.flaw is not None:
-        raise _make_error(f"the manifest in {artifact.folder} cannot be used: {artifact.flaw}")
+        raise _make_error(f"the manifest in {format_path(artifact.folder)} cannot be used: {artifact.flaw}")
     manifest = artifact.manifest
     listed = {model["file"]: model for model in manifest.document.get("models", ())} if manifest is not None else {}
     models = tuple(_read_model_facts(model, listed.get(model.file), sha256) for model in artifact.models)
@@ -127,13 +128,13 @@ def _read_manifest_facts(manifest: Manifest) -> Facts:
 def _read_model_facts(model: Model, listed: Mapping[str, Any] | None, sha256: Callable[[Payload], str]) -> ModelFacts:
     header = model.header
     if isinstance(header, str):
-        raise _make_error(f"{model.path} {header}")
+        raise _make_error(f"{format_path(model.path)} {header}")
     try:
         external_data = {name: sha256(Payload.whole(locate(model.path.parent, name))) for name in header.external_locations}
         outside = _read_context_facts(model, sha256)
         digest = sha256(Payload.whole(model.path))
     except (BadReference, OSError) as error:
-        raise _make_error(f"{model.path}: {getattr(error, 'strerror', None) or error}") from error
+        raise _make_error(f"{format_path(model.path)}: {getattr(error, 'strerror', None) or error}") from error
     inside = _read_header_facts(header)
     for number, node in enumerate(header.ep_context_nodes):
         for sense, facts in _read_node_facts(node).items():

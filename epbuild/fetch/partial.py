@@ -11,6 +11,7 @@ from types import TracebackType
 
 from epbuild.core.digest import Blob, Hasher
 from epbuild.core.errors import Problem, StoreError
+from epbuild.core.shown import format_path
 
 _BUFFER_BYTES = 1 << 20
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]+")
@@ -27,7 +28,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         hint = "Free disk space there, or set EPBUILD_CACHE_DIR to a directory on another file system."
-        raise StoreError(Problem("EPB503", f"cannot write {path}: {error.strerror or error}", hint=hint)) from error
+        raise StoreError(Problem("EPB503", f"cannot write {format_path(path)}: {error.strerror or error}", hint=hint)) from error
 
 
 class Partial:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from epbuild.catalog.catalog import find_source_entry
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.errors import BuildError, ChangeRefused, Problem, StepId, VerifyError
+from epbuild.core.shown import format_path
 from epbuild.onnxfile.read.epcontext import read_compatibility
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.output.files import MergedHeader, MergedModel
@@ -87,7 +88,7 @@ def _name_members(problem: Problem, paths: Mapping[str, Path], step: str) -> Pro
     """Return a copy of a problem whose message has the members' names instead of paths of drafts. Its location is the step."""
     message, hint = problem.message, problem.hint
     for member, path in paths.items():
-        message = message.replace(str(path), f"'{member}'")
+        message = message.replace(format_path(path), f"'{member}'")
     if hint is not None:
         hint = hint.replace("--prefix", "the group's merge.prefixes")
     return replace(problem, message=message, hint=hint, where=StepId(step))

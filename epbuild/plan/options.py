@@ -15,6 +15,7 @@ from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, fin
 from epbuild.catalog.options import Option, release_numbers
 from epbuild.core.errors import Position, Problem, find_closest
 from epbuild.core.safepath import expand_home, is_anchored, is_outside
+from epbuild.core.shown import format_path
 from epbuild.plan.possible import compile_problems, find_session_conflicts
 from epbuild.plan.target import OptionFile, PlannedEp, PlannedTarget
 from epbuild.recipe.model import EpChoice, Setting, Target, ToolchainSpec
@@ -217,7 +218,7 @@ class TargetPlanner:
                 # Relative to the file that contains the option. That may be an included file.
                 here = Path(settings[name].where.file).parent / path
                 if not here.is_file():
-                    message = f"the file of the option '{name}' does not exist: {path}"
+                    message = f"the file of the option '{name}' does not exist: {format_path(path)}"
                     self.problems.append(Problem("EPB215", message, settings[name].where, _RELATIVE))
                 names.append(f"options/{owner}/{name}/{number}/{PureWindowsPath(path).name}")
                 files[name if number == 0 else f"{name} {number + 1}"] = OptionFile(here, names[-1])

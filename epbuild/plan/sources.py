@@ -27,6 +27,7 @@ from epbuild.core.safepath import (
     is_outside,
     resolve_links,
 )
+from epbuild.core.shown import format_path
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.onnxfile.read.wire import MalformedModel
@@ -209,7 +210,7 @@ def _find_location_problem(model: ModelSpec, graph: Path, folder: Path, location
     if not outside and not is_file(data):
         place = "beside the model" if named is None else f"in {named.name}"
         message = f"the model '{model.name}' refers to the external data file {location}, which does not exist {place}"
-        hint = f"Put the file into {folder}" + (
+        hint = f"Put the file into {format_path(folder)}" + (
             ", or set 'external_data' to the folder that contains it." if named is None else "."
         )
         if (part := find_unportable_part(posixpath.normpath(location))) is not None:

@@ -10,6 +10,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from epbuild.core.errors import escape_controls
+from epbuild.core.shown import format_path
 from epbuild.engine.events import DiskNeeded
 from epbuild.report.terminal.screen import WIDTH, get_text_width, wrap
 
@@ -28,7 +29,7 @@ def format_size(size: int) -> str:
 
 def format_disk(event: DiskNeeded) -> str:
     """Return a sentence about the bytes that a build writes."""
-    place = f"the file system of {event.folder}, where {format_size(event.free)} are free"
+    place = f"the file system of {format_path(event.folder)}, where {format_size(event.free)} are free"
     return f"The build writes about {format_size(event.size)} to {place}."
 
 

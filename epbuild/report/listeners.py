@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from epbuild.core.atomic import make_folders, write_file
 from epbuild.core.errors import EnvironmentFailure, Problem
+from epbuild.core.shown import format_path
 from epbuild.core.units import format_estimate
 from epbuild.engine.events import BatchProgress, Event, StepAdvanced
 from epbuild.report.formatting import format_size
@@ -85,7 +86,7 @@ def write_document(path: Path, text: str) -> None:
         make_folders(path.absolute().parent)
         write_file(path, text)
     except OSError as error:
-        message = f"cannot write {path}: {error.strerror or error}"
+        message = f"cannot write {format_path(path)}: {error.strerror or error}"
         raise EnvironmentFailure(
             Problem("EPB443", message, None, "Choose another file. Results and outputs were kept.")
         ) from error

@@ -23,6 +23,11 @@ _NEEDED = ("context-binary", _DATA)
 """Roles of the files that models need when they are opened. A manifest lists the role of each file."""
 
 
+def format_path(path: Path) -> str:
+    """Return a path as text for messages. Relative paths have `/` on every system."""
+    return str(path) if path.is_absolute() else path.as_posix()
+
+
 class OpenError(Exception):
     """Error for a group that cannot be opened. The text has a line for each detail. epbuild's docs/reference/errors.md explains `code`."""
 
@@ -114,9 +119,9 @@ def find_variants(path: Path) -> list[Variant]:
         documents = ((manifest, _read_manifest(manifest, or_none=True)) for manifest in _find_manifests(path))
         variants = [_read_variant(manifest, document) for manifest, document in documents if document]
     except (OSError, ValueError) as error:  # a folder without permission, or an invalid name
-        raise OpenError("EPB632", f"{str(path)!r} cannot be read: {error}") from error
+        raise OpenError("EPB632", f"'{format_path(path)}' cannot be read: {error}") from error
     if not variants:
-        raise OpenError("EPB632", f"there is no epbuild manifest in {path}")
+        raise OpenError("EPB632", f"there is no epbuild manifest in {format_path(path)}")
     return variants
 
 
@@ -131,13 +136,13 @@ def _find_manifests(folder: Path) -> Iterator[Path]:
 def _read_manifest(path: Path, *, or_none: bool = False) -> dict[str, Any] | None:
     """Read a manifest. Raises OpenError. If `or_none` is True, return None for a file that is not an epbuild manifest."""
     if path.exists() and not path.is_file():  # reading a pipe would block
-        raise OpenError("EPB632", f"the manifest {path} cannot be read: it is not a regular file")
+        raise OpenError("EPB632", f"the manifest {format_path(path)} cannot be read: it is not a regular file")
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise OpenError("EPB632", f"there is no manifest at {path}") from None
+        raise OpenError("EPB632", f"there is no manifest at {format_path(path)}") from None
     except (OSError, ValueError) as error:
-        raise OpenError("EPB632", f"the manifest {path} cannot be read: {error}") from error
+        raise OpenError("EPB632", f"the manifest {format_path(path)} cannot be read: {error}") from error
     return _parse_manifest(path, content, or_none=or_none)
 
 
@@ -146,13 +151,13 @@ def _parse_manifest(path: Path, content: bytes, *, or_none: bool = False) -> dic
     try:
         document = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise OpenError("EPB632", f"the manifest {path} cannot be read: {error}") from error
+        raise OpenError("EPB632", f"the manifest {format_path(path)} cannot be read: {error}") from error
     if not (isinstance(document, dict) and {"format", "group", "target", "models"} <= set(document)):
         if or_none:
             return None
-        raise OpenError("EPB632", f"{path} is not an epbuild manifest")
+        raise OpenError("EPB632", f"{format_path(path)} is not an epbuild manifest")
     if document["format"] != FORMAT:
-        text = f"the manifest {path} has the format {document['format']}, but this reader supports only {FORMAT}"
+        text = f"the manifest {format_path(path)} has the format {document['format']}, but this reader supports only {FORMAT}"
         text += "; use the epbuild.runtime of the release that wrote the manifest"
         raise OpenError("EPB632", text)
     return document
@@ -201,9 +206,11 @@ def _read_variant(path: Path, document: Any) -> Variant:
             key_id=document.get("encryption", {}).get("key_id"),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise OpenError("EPB632", f"the manifest {path} is invalid: {type(error).__name__}: {error}") from error
+        raise OpenError("EPB632", f"the manifest {format_path(path)} is invalid: {type(error).__name__}: {error}") from error
     if not eps or not files or len(files) < len(models):
-        raise OpenError("EPB632", f"the manifest {path} is invalid: it names no EP, no model, or two models with the same name")
+        raise OpenError(
+            "EPB632", f"the manifest {format_path(path)} is invalid: it names no EP, no model, or two models with the same name"
+        )
     return variant
 
 
@@ -298,12 +305,15 @@ def select(variants: list[Variant], path: Path, group: str | None, target: str |
     groups = sorted({variant.group for variant in variants})
     if group is None and len(groups) > 1:
         raise OpenError(
-            "EPB633", f"{path} contains several groups: {', '.join(groups)}; select one with group=, or open its folder"
+            "EPB633",
+            f"{format_path(path)} contains several groups: {', '.join(groups)}; select one with group=, or open its folder",
         )
     if group is not None and group not in groups:
-        raise OpenError("EPB633", f"{path} has no group '{group}'; available groups: {', '.join(groups)}")
+        raise OpenError("EPB633", f"{format_path(path)} has no group '{group}'; available groups: {', '.join(groups)}")
     candidates = [variant for variant in variants if variant.group == (group or groups[0])]
     targets = sorted({variant.target for variant in candidates})
     if target is not None and target not in targets:
-        raise OpenError("EPB633", f"{path} has no variant for the target '{target}'; available targets: {', '.join(targets)}")
+        raise OpenError(
+            "EPB633", f"{format_path(path)} has no variant for the target '{target}'; available targets: {', '.join(targets)}"
+        )
     return [variant for variant in candidates if target in (None, variant.target)]

@@ -267,7 +267,7 @@ def _translate_errors(ident: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
+        where = f"{format_path(error.filename)}: " if error.filename else ""
         message = f"the rebuild could not be compared: {where}{error.strerror or error}"
         hint = "Check the free space and the permissions of .epbuild."
         raise EnvironmentFailure(Problem("EPB432", message, StepId(ident), hint)) from error

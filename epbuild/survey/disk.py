@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.core.errors import Problem
+from epbuild.core.shown import format_path
 from epbuild.engine.events import DiskNeeded
 from epbuild.plan.made import Made
 from epbuild.plan.measuring import ModelMeasurement
@@ -69,7 +70,7 @@ def find_disk_problems(needed: Sequence[DiskNeeded], store: Path) -> Iterator[Pr
         if item.size > item.free:
             from rich.filesize import decimal  # few builds need it
 
-            place = f"the file system of {item.folder}, but only {decimal(item.free)} are free"
+            place = f"the file system of {format_path(item.folder)}, but only {decimal(item.free)} are free"
             message = f"the build writes about {decimal(item.size)} to {place}"
             yield Problem("EPB517", message, None, _STORE_HINT if item.folder == str(store) else _OTHER_HINT)
 

@@ -16,7 +16,7 @@ from epbuild.cache.errors import DISK_FULL
 from epbuild.core.digest import Blob, Count, hash_file
 from epbuild.core.errors import BuildError, Cancelled, EnvironmentFailure, Problem, StepId
 from epbuild.core.safepath import resolve_links
-from epbuild.core.shown import describe_files
+from epbuild.core.shown import describe_files, format_path
 from epbuild.engine.byte_progress import count_step_bytes
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.toolchain.diagnosis import FREE_SPACE, is_progress_line, strip_log_prefix
@@ -158,7 +158,7 @@ def process_failures(process: str, step: StepId | None = None, shown_log: str | 
     try:
         yield
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
+        place = f"{format_path(error.filename)}: " if error.filename else ""
         message = f"cannot run the {process}: {place}{error.strerror or error}"
         # The log could not be written, perhaps because the process itself has filled the disk.
         hint = FREE_SPACE if error.errno in DISK_FULL else "Check the toolchain's interpreter."

@@ -22,6 +22,7 @@ from epbuild.core.atomic import write_file
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.records import convert
 from epbuild.core.safepath import find_links
+from epbuild.core.shown import format_path
 from epbuild.toolchain.packages import (
     REPAIRED,
     FileState,
@@ -213,7 +214,9 @@ def _compute_fingerprint(interpreter: Path, modules: list[str], memory: Path, wh
         states = _get_states([*files, *folders], trees)
         digests = dict(zip(names, hash_files(names.values()), strict=True))
     except OSError as error:
-        message = f"cannot read {error.filename or interpreter}, which is part of the toolchain: {error.strerror or error}"
+        message = (
+            f"cannot read {format_path(error.filename or interpreter)}, which is part of the toolchain: {error.strerror or error}"
+        )
         raise ToolchainError(
             Problem("EPB310", message, where, "Check the file's permissions, or reinstall its package.")
         ) from error

@@ -20,6 +20,7 @@ from msgspec import Struct
 from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.installer import UvListener, is_network_error, quote_report, run_uv
+from epbuild.core.shown import format_path
 from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.lock import LockedEnvironment
 from epbuild.toolchain.packages import hash_files, list_package_files
@@ -120,7 +121,7 @@ def provision(
             return find_interpreter(folder) or _create(requirements, folder, name, where, listener, inherited)
     except OSError as error:
         hint = "Free some space, or set EPBUILD_TOOLCHAIN_DIR to a writable folder."
-        message = f"toolchain '{name}' could not be written to {folder}: {error}"
+        message = f"toolchain '{name}' could not be written to {format_path(folder)}: {error}"
         raise ToolchainError(Problem("EPB302", message, where, hint)) from error
 
 

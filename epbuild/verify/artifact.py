@@ -16,6 +16,7 @@ from epbuild.cache.digests import Counting, uncounted
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import NothingToVerify, Problem
 from epbuild.core.safepath import BadReference, locate
+from epbuild.core.shown import format_path
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.verify.facts import Model
 from epbuild.verify.manifest import BadManifest, ListedFile, ListedModel, Manifest, read_manifest
@@ -97,14 +98,14 @@ def find_artifacts(path: Path) -> tuple[ArtifactFolder, ...]:
         if path.is_dir():
             return _find_in_folder(path)
         if not path.is_file():
-            raise _make_nothing_error(f"no such file or folder: {path}")
+            raise _make_nothing_error(f"no such file or folder: {format_path(path)}")
     except (OSError, ValueError) as error:
-        raise _make_nothing_error(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise _make_nothing_error(f"{format_path(path)} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if path.suffix != ".json":
         return (ArtifactFolder(path.parent, (Model(path.parent, path.name, asked_for=True),), whole=False),)
     found = _read_artifact(path.parent, "", path.name)
     if found is None:
-        raise _make_nothing_error(f"{path} is not an epbuild manifest")
+        raise _make_nothing_error(f"{format_path(path)} is not an epbuild manifest")
     return (found,)
 
 
@@ -120,7 +121,7 @@ def _find_in_folder(folder: Path) -> tuple[ArtifactFolder, ...]:
     artifacts = [_exclude_inner(found, emitted) for found in emitted.values()]
     artifacts += [ArtifactFolder(folder / place, _make_models(folder / place, names), place) for place, names in loose.items()]
     if not artifacts:
-        raise _make_nothing_error(f"{folder} contains neither a manifest nor an ONNX model")
+        raise _make_nothing_error(f"{format_path(folder)} contains neither a manifest nor an ONNX model")
     return tuple(sorted(artifacts, key=lambda artifact: PurePosixPath(artifact.place).parts))
 
 

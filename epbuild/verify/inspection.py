@@ -15,6 +15,7 @@ from epbuild.catalog.catalog import find_source_entry
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
+from epbuild.core.shown import format_path
 from epbuild.onnxfile.read.epcontext import EPContextNode, read_compatibility
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader, format_operator
@@ -80,18 +81,18 @@ class _Contexts(Struct, frozen=True):
 def _read_model(path: Path) -> ModelHeader:
     try:
         if path.exists() and not path.is_file():
-            raise VerifyError(Problem("EPB600", f"{path} is not a file"))
+            raise VerifyError(Problem("EPB600", f"{format_path(path)} is not a file"))
         return read_header(path)
     except FileNotFoundError as error:
-        raise VerifyError(Problem("EPB600", f"no such file: {path}")) from error
+        raise VerifyError(Problem("EPB600", f"no such file: {format_path(path)}")) from error
     except MalformedModel as error:
-        raise VerifyError(Problem("EPB602", f"{path} is not a complete ONNX file: {error}")) from error
+        raise VerifyError(Problem("EPB602", f"{format_path(path)} is not a complete ONNX file: {error}")) from error
     except (OSError, ValueError) as error:
         raise _make_read_error(path, error) from error
 
 
 def _make_read_error(path: Path, error: Exception) -> VerifyError:
-    return VerifyError(Problem("EPB600", f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"))
+    return VerifyError(Problem("EPB600", f"{format_path(path)} cannot be read: {getattr(error, 'strerror', None) or error}"))
 
 
 def _find_models(path: Path) -> Sequence[Path]:
@@ -103,7 +104,7 @@ def _find_models(path: Path) -> Sequence[Path]:
     except OSError as error:
         raise _make_read_error(path, error) from error
     if not models:
-        raise VerifyError(Problem("EPB600", f"{path} contains no ONNX model"))
+        raise VerifyError(Problem("EPB600", f"{format_path(path)} contains no ONNX model"))
     return models
 
 

@@ -21,6 +21,7 @@ from epbuild.commands.doctor.health import HealthCheck, HealthState, make_error_
 from epbuild.commands.init.choices import StarterKind
 from epbuild.compile.probing import NAME, compile_probe, plan_probe, write_probe_model
 from epbuild.core.errors import EpbuildError, Position
+from epbuild.core.shown import format_path
 from epbuild.plan.ability import Ability
 from epbuild.plan.planner import make_plan
 from epbuild.plan.possible import find_obstacle
@@ -287,7 +288,7 @@ def _make_passed_check(name: str) -> HealthCheck:
 
 
 def _format_removal_hint(folder: Path) -> str:
-    return f"Remove {folder}. The next build that needs the toolchain provisions it again."
+    return f"Remove {format_path(folder)}. The next build that needs the toolchain provisions it again."
 
 
 def _read_device(report: Any) -> EpDevice:

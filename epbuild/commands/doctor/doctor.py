@@ -18,6 +18,7 @@ from epbuild.commands.doctor.folders import CheckedFolder, FileSystems, check_fi
 from epbuild.commands.doctor.health import HealthCheck, ThisMachine, check_machine, make_error_check
 from epbuild.commands.doctor.servers import Servers, check_servers
 from epbuild.core.errors import EpbuildError
+from epbuild.core.shown import format_path
 from epbuild.core.units import format_count
 from epbuild.core.user_folders import find_settings_file
 from epbuild.core.user_settings import read_user_settings
@@ -166,7 +167,7 @@ def _check_places(request: DoctorRequest) -> Iterator[HealthCheck]:
             yield HealthCheck(
                 place.topic,
                 "error",
-                f"{place.path} cannot be checked: {error.strerror or error}",
+                f"{format_path(place.path)} cannot be checked: {error.strerror or error}",
                 f"Check the folder, or {place.move}.",
             )
     yield from filter(None, [check_path_length(places, request.disks)])

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from epbuild.commands.doctor.health import HealthCheck, Topic
 from epbuild.core.clone import CannotClone, clone
+from epbuild.core.shown import format_path
 
 _MIN_FREE_BYTES = 200 << 20
 _LOW_FREE_BYTES = 5 << 30
@@ -42,10 +43,12 @@ def check_folder(place: CheckedFolder, disks: FileSystems) -> Iterator[HealthChe
     """Check a folder. Yield one check for its state, and one check for each problem."""
     there = _find_existing(place.path)
     total, free = disks.space(there)
-    shown = f"{place.path}: {disks.kind(there)}, {_format_gigabytes(free)} free of {_format_gigabytes(total)}"
+    shown = f"{format_path(place.path)}: {disks.kind(there)}, {_format_gigabytes(free)} free of {_format_gigabytes(total)}"
     why = _find_write_obstacle(place.path, there)
     if why is not None:
-        yield HealthCheck(place.topic, "error", f"{place.path} is not writable: {why}", f"Get write permission, or {place.move}.")
+        yield HealthCheck(
+            place.topic, "error", f"{format_path(place.path)} is not writable: {why}", f"Get write permission, or {place.move}."
+        )
         return
     if place.path != there:
         yield HealthCheck(place.topic, "ok", f"{shown}; created when needed")
@@ -53,13 +56,17 @@ def check_folder(place: CheckedFolder, disks: FileSystems) -> Iterator[HealthChe
         yield HealthCheck(place.topic, "ok", f"{shown}; {_describe_links(place.path)}")
     if free < _MIN_FREE_BYTES:
         hint = f"Free some space (`epbuild gc --max-size 5GB`), or {place.move}."
-        yield HealthCheck(place.topic, "error", f"{place.path} is full: {_format_gigabytes(free)} free", hint)
+        yield HealthCheck(place.topic, "error", f"{format_path(place.path)} is full: {_format_gigabytes(free)} free", hint)
     elif free < _LOW_FREE_BYTES:
         hint = "A toolchain needs about 0.5 GB. Remove unused results with `epbuild gc`."
-        yield HealthCheck(place.topic, "warning", f"{place.path} is low on space: {_format_gigabytes(free)} free", hint)
+        yield HealthCheck(
+            place.topic, "warning", f"{format_path(place.path)} is low on space: {_format_gigabytes(free)} free", hint
+        )
     if disks.kind(there) in _NETWORK_FILE_SYSTEMS:
         hint = f"Build in this folder on only one machine at a time, because machines do not see each other's locks, or {place.move}."
-        yield HealthCheck(place.topic, "warning", f"{place.path} is on a network file system ({disks.kind(there)})", hint)
+        yield HealthCheck(
+            place.topic, "warning", f"{format_path(place.path)} is on a network file system ({disks.kind(there)})", hint
+        )
     if place.path == there and (skew := _measure_skew(place.path)) > _MAX_SKEW_SECONDS:
         hint = "Correct the clock of the file server. epbuild detects changes by file times."
         yield HealthCheck(place.topic, "warning", f"the clock of the file system is off by {skew:.0f} s", hint)
@@ -74,7 +81,7 @@ def check_path_length(places: Iterator[CheckedFolder] | list[CheckedFolder], dis
     for place in places:
         longest = len(str(place.path)) + 1 + _MAX_NAMES.get(place.topic, 120)
         if longest > _MAX_PATH:
-            text = f"paths below {place.path} can have {longest} characters, but Windows allows {_MAX_PATH}"
+            text = f"paths below {format_path(place.path)} can have {longest} characters, but Windows allows {_MAX_PATH}"
             return HealthCheck("paths", "warning", text, f"Enable long paths in Windows (LongPathsEnabled), or {place.move}.")
     return HealthCheck("paths", "ok", f"within the limit of Windows ({_MAX_PATH} characters)")
 

@@ -17,6 +17,7 @@ from epbuild.commands.init.recipe import CarriedOver, RecipeChoices, name_models
 from epbuild.commands.init.sizing import BadSizes, Sized, Sizing
 from epbuild.core.errors import Position, Problem, escape_controls
 from epbuild.core.safepath import open_regular
+from epbuild.core.shown import format_path
 
 _MAX_BYTES = 16 << 20
 
@@ -78,7 +79,7 @@ def import_recipe(request: ImportRequest) -> ImportedRecipe:
         warnings = write_recipe(request.output, choices, overwrite=request.force)
     except FileExistsError:
         hint = "Use --force to replace it, or --output to write another file."
-        raise make_import_error(f"{request.output} already exists", request.output, hint) from None
+        raise make_import_error(f"{format_path(request.output)} already exists", request.output, hint) from None
     return ImportedRecipe(request.output, build.tool, choices, tuple(build.left), warnings)
 
 

@@ -293,4 +293,4 @@ def make_no_model_error(left: Sequence[LeftOut]) -> BadAnswer:
 
 
 def _make_exists_error(path: Path) -> BadAnswer:
-    return BadAnswer(f"{path} already exists; use --force to replace it, or --output to write another file")
+    return BadAnswer(f"{format_path(path)} already exists; use --force to replace it, or --output to write another file")

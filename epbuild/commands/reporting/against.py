@@ -28,6 +28,7 @@ from epbuild.core.canonical import parse_json
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import Problem
 from epbuild.core.records import convert
+from epbuild.core.shown import format_path
 from epbuild.diff.facts import Incomparable
 from epbuild.publish.sizes import is_metadata
 from epbuild.session.coverage import find_worst_figures
@@ -128,7 +129,9 @@ def read_report(path: Path) -> Report | None:
 
 def _make_error(path: Path, why: str) -> Incomparable:
     return Incomparable(
-        Problem("EPB630", f"{path} {why}", None, "Pass a report that epbuild wrote, a manifest, or a folder of outputs.")
+        Problem(
+            "EPB630", f"{format_path(path)} {why}", None, "Pass a report that epbuild wrote, a manifest, or a folder of outputs."
+        )
     )
 
 

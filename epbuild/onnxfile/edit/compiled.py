@@ -8,6 +8,7 @@ from pathlib import Path
 
 from epbuild.core.errors import ChangeRefused, Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
+from epbuild.core.shown import format_path
 from epbuild.onnxfile.read.epcontext import EPContextNode, resolve
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
@@ -23,11 +24,11 @@ def read_compiled(path: Path) -> ModelHeader:
     try:
         header = read_header(path)
     except OSError as error:
-        raise VerifyError(Problem("EPB600", f"{path} cannot be read: {error.strerror or error}")) from error
+        raise VerifyError(Problem("EPB600", f"{format_path(path)} cannot be read: {error.strerror or error}")) from error
     except MalformedModel as error:
-        raise VerifyError(Problem("EPB602", f"{path} is not a complete ONNX file: {error}")) from error
+        raise VerifyError(Problem("EPB602", f"{format_path(path)} is not a complete ONNX file: {error}")) from error
     if not header.is_compiled:
-        raise ChangeRefused(Problem("EPB620", f"{path} contains no EPContext node: it is not a compiled model"))
+        raise ChangeRefused(Problem("EPB620", f"{format_path(path)} contains no EPContext node: it is not a compiled model"))
     return header
 
 
@@ -36,7 +37,7 @@ def find_binary(path: Path, node: EPContextNode) -> Path:
     try:
         return resolve(path, node)
     except BadReference as error:
-        raise VerifyError(Problem("EPB605", f"{path}: {error}")) from error
+        raise VerifyError(Problem("EPB605", f"{format_path(path)}: {error}")) from error
 
 
 def find_context_weights(path: Path, node: EPContextNode, ep: ContextEp | None) -> str | None:
@@ -44,7 +45,7 @@ def find_context_weights(path: Path, node: EPContextNode, ep: ContextEp | None) 
     try:
         return find_weights(path, node, ep)
     except BadReference as error:
-        raise VerifyError(Problem("EPB605", f"{path}: {error}")) from error
+        raise VerifyError(Problem("EPB605", f"{format_path(path)}: {error}")) from error
 
 
 def find_data(path: Path, location: str) -> Path:
@@ -52,7 +53,7 @@ def find_data(path: Path, location: str) -> Path:
     try:
         return locate(path.parent, location, "external data file")
     except BadReference as error:
-        raise VerifyError(Problem("EPB605", f"{path}: {error}")) from error
+        raise VerifyError(Problem("EPB605", f"{format_path(path)}: {error}")) from error
 
 
 class References:

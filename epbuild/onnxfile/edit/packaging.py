@@ -14,6 +14,7 @@ from msgspec import Struct
 from epbuild.core.digest import hash_file, hash_part
 from epbuild.core.errors import ChangeRefused, Problem, VerifyError
 from epbuild.core.safepath import BadReference, check_reference, open_regular, resolve_links
+from epbuild.core.shown import format_path
 from epbuild.onnxfile.edit.compiled import References, find_binary, find_context_weights, find_data, read_compiled
 from epbuild.onnxfile.edit.rewrite import PROTOBUF_LIMIT, embed, extract, relink
 from epbuild.onnxfile.edit.staging import drafts, make_exists_error, overwrite, publish, stage
@@ -142,17 +143,17 @@ def _open(path: Path, packaging: Packaging, find_ep: FindEp) -> _Model:
     embedded = [node for node in header.ep_context_nodes if node.payload is not None]
     referring = [node for node in header.ep_context_nodes if node.reference is not None]
     if packaging == "extract" and not embedded:
-        raise ChangeRefused(Problem("EPB620", f"{path} has no embedded context to extract"))
+        raise ChangeRefused(Problem("EPB620", f"{format_path(path)} has no embedded context to extract"))
     if packaging != "extract" and not referring:
-        raise ChangeRefused(Problem("EPB620", f"{path} refers to no context binary: its context is embedded"))
+        raise ChangeRefused(Problem("EPB620", f"{format_path(path)} refers to no context binary: its context is embedded"))
     contexts = [*dict.fromkeys(node.reference for node in referring), *embedded]
     if len(contexts) > 1:
         kinds = [*(str(node.reference) for node in referring), *("an embedded one" for _ in embedded)]
-        message = f"{path} has {len(contexts)} contexts ({', '.join(dict.fromkeys(kinds))}); only one can be changed"
+        message = f"{format_path(path)} has {len(contexts)} contexts ({', '.join(dict.fromkeys(kinds))}); only one can be changed"
         raise ChangeRefused(Problem("EPB621", message))
     if packaging == "embed" and len(referring) > 1:
         message = (
-            f"{len(referring)} nodes of {path} refer to {referring[0].reference}, but EPs load only one embedded context per "
+            f"{len(referring)} nodes of {format_path(path)} refer to {referring[0].reference}, but EPs load only one embedded context per "
             f"model"
         )
         raise ChangeRefused(Problem("EPB621", message))
@@ -161,7 +162,9 @@ def _open(path: Path, packaging: Packaging, find_ep: FindEp) -> _Model:
     ep = find_ep(node.source)
     weights = find_context_weights(path, node, ep)
     if packaging == "embed" and weights is not None:
-        message = f"the context of {path} is in two files, {node.reference} and {weights}, but a model can embed only one"
+        message = (
+            f"the context of {format_path(path)} is in two files, {node.reference} and {weights}, but a model can embed only one"
+        )
         raise ChangeRefused(Problem("EPB626", message, None, "Keep both files beside the model."))
     if packaging == "embed" and binary is not None:
         size = path.stat().st_size + binary.stat().st_size
@@ -186,7 +189,7 @@ def _name_new_weights(model: _Model, reference: str | None) -> str | None:
 def _find_folder(models: Sequence[_Model]) -> Path:
     folders = list(dict.fromkeys(resolve_links(model.path.parent) for model in models))
     if len(folders) > 1:
-        named = ", ".join(str(folder) for folder in folders)
+        named = ", ".join(map(format_path, folders))
         raise ChangeRefused(
             Problem(
                 "EPB622",
@@ -241,13 +244,13 @@ def _check_names(new: Sequence[_Draft], target: Path, *, in_place: bool) -> None
                 raise ChangeRefused(Problem("EPB624", f"{name} cannot be the name of both the model and its context binary"))
         for name in draft.references:
             if name in draft.old.header.external_data:
-                message = f"{name} is external data of {draft.old.path} and must not be replaced"
+                message = f"{name} is external data of {format_path(draft.old.path)} and must not be replaced"
                 raise ChangeRefused(Problem("EPB624", message))
         if in_place and draft.old.path.is_symlink():
             raise ChangeRefused(
                 Problem(
                     "EPB624",
-                    f"{draft.old.path} is a link, which a change in place would replace",
+                    f"{format_path(draft.old.path)} is a link, which a change in place would replace",
                     None,
                     "Pass the path of the file itself.",
                 )
@@ -285,9 +288,13 @@ def _check_draft(draft: _Draft, folder: Path) -> None:
     )
     references = {node.reference for node in header.ep_context_nodes if node.payload is not None or node.reference is not None}
     if references != {draft.reference} or _strip_context(header) != _strip_context(old.header):
-        raise VerifyError(Problem("EPB629", f"the result for {old.path} differs in more than its context; nothing was changed"))
+        raise VerifyError(
+            Problem("EPB629", f"the result for {format_path(old.path)} differs in more than its context; nothing was changed")
+        )
     if not has_weights or (not linked and new.digest() != old.digest()):
-        raise VerifyError(Problem("EPB629", f"the result for {old.path} has a different context; nothing was changed"))
+        raise VerifyError(
+            Problem("EPB629", f"the result for {format_path(old.path)} has a different context; nothing was changed")
+        )
 
 
 def _have_same_content(file: Path, other: Path) -> bool:

@@ -14,6 +14,7 @@ from epbuild.core.atomic import rename, sync_file
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.core.safepath import find_unportable_part, resolve_links
+from epbuild.core.shown import format_path
 
 
 @contextlib.contextmanager
@@ -77,7 +78,7 @@ def overwrite(draft_folder: Path, folder: Path, name: str) -> None:
 def make_exists_error(target: Path) -> ChangeRefused:
     """Return the error for a new file whose name already exists."""
     hint = "Remove it, or choose another name."
-    return ChangeRefused(Problem("EPB624", f"{target} already exists and is not overwritten", None, hint))
+    return ChangeRefused(Problem("EPB624", f"{format_path(target)} already exists and is not overwritten", None, hint))
 
 
 def _check_names(names: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.core.safepath import BadReference, check_reference, resolve_links
+from epbuild.core.shown import format_path
 from epbuild.onnxfile.edit.staging import drafts, publish, stage
 from epbuild.onnxfile.read.epcontext import DOMAIN, OP_TYPE
 from epbuild.onnxfile.read.headers import read_header
@@ -98,8 +99,8 @@ def wrap_binary(
         raise ChangeRefused(Problem("EPB624", str(error))) from error
     _check_graphs(binary, described.graphs)
     one_file = output is not None and output.suffix == ".onnx" and not output.is_dir()
-    if one_file and len(described.graphs) > 1:
-        message = f"{output} cannot hold the {len(described.graphs)} graphs of {binary}"
+    if one_file and output is not None and len(described.graphs) > 1:
+        message = f"{format_path(output)} cannot hold the {len(described.graphs)} graphs of {format_path(binary)}"
         raise ChangeRefused(Problem("EPB624", message, None, "Name a folder: each graph becomes a model."))
     folder = binary.parent if output is None else output.parent if one_file else output
     names = [output.name] if one_file and output is not None else _name_models(binary, described.graphs)
@@ -120,14 +121,16 @@ def wrap_binary(
 
 def _check_graphs(binary: Path, graphs: Sequence[ContextGraph]) -> None:
     if not graphs:
-        raise ChangeRefused(Problem("EPB668", f"{binary} contains no graph"))
+        raise ChangeRefused(Problem("EPB668", f"{format_path(binary)} contains no graph"))
     for graph in graphs:
         values = [value.name for value in (*graph.inputs, *graph.outputs)]
         if not graph.name or not graph.outputs or "" in values or len(set(values)) < len(values):
-            message = f"the graph '{graph.name}' in {binary} has no name, no outputs, or values with equal or empty names"
+            message = (
+                f"the graph '{graph.name}' in {format_path(binary)} has no name, no outputs, or values with equal or empty names"
+            )
             raise ChangeRefused(Problem("EPB668", message))
     if len({graph.name for graph in graphs}) < len(graphs):
-        raise ChangeRefused(Problem("EPB668", f"several graphs in {binary} have the same name"))
+        raise ChangeRefused(Problem("EPB668", f"several graphs in {format_path(binary)} have the same name"))
 
 
 def _name_models(binary: Path, graphs: Sequence[ContextGraph]) -> list[str]:

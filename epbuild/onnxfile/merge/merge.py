@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from epbuild.core.errors import ChangeRefused, Problem, VerifyError
 from epbuild.core.safepath import BadReference
+from epbuild.core.shown import format_path
 from epbuild.onnxfile.edit.compiled import References, find_binary, read_compiled
 from epbuild.onnxfile.edit.rewrite import PROTOBUF_LIMIT
 from epbuild.onnxfile.edit.staging import drafts, make_exists_error, publish
@@ -98,7 +99,11 @@ def read_members(paths: Sequence[Path]) -> tuple[ConnectedModel, ...]:
     members = []
     for path in paths:
         seen[path] += 1
-        members.append(ConnectedModel(path, str(path) if seen[path] == 1 else f"{path} ({seen[path]})", read_compiled(path)))
+        members.append(
+            ConnectedModel(
+                path, format_path(path) if seen[path] == 1 else f"{format_path(path)} ({seen[path]})", read_compiled(path)
+            )
+        )
     return tuple(members)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.core.safepath import open_regular
+from epbuild.core.shown import format_path
 from epbuild.toolchain.process import end_tree
 
 _TIMEOUT_SECONDS = 60  # some helpers prompt the user or query a cloud
@@ -137,7 +138,9 @@ def find_credentials(host: str) -> Credentials | None:
             stored = run_helper(str(helper), host)
         except HelperError as failure:
             program = get_program_name(str(helper))
-            message = f"Docker's credential helper {program}, which {path} specifies for this registry, {failure.reason}"
+            message = (
+                f"Docker's credential helper {program}, which {format_path(path)} specifies for this registry, {failure.reason}"
+            )
             helper_error = CredentialsError(message, f"{failure.cure}, or set {REGISTRY}, {USER} and {PASSWORD}.")
             if not failure.missing:
                 raise helper_error from None
@@ -226,4 +229,6 @@ def _normalize_host(key: str) -> str:
 
 
 def _make_unusable_error(path: Path, reason: str) -> CredentialsError:
-    return CredentialsError(f"Docker's {path} cannot be used: {reason}", f"Fix it, or set {REGISTRY}, {USER} and {PASSWORD}.")
+    return CredentialsError(
+        f"Docker's {format_path(path)} cannot be used: {reason}", f"Fix it, or set {REGISTRY}, {USER} and {PASSWORD}."
+    )

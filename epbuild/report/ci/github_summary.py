@@ -12,6 +12,7 @@ from typing import Self
 
 from epbuild.commands.reporting.failures import FailureList
 from epbuild.core.errors import EpbuildError, Problem
+from epbuild.core.shown import format_path
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, Warned
 from epbuild.publish.sizes import OutputCompared
 from epbuild.report.formatting import Table, format_code, format_size, shorten_list
@@ -91,7 +92,7 @@ class WithStepSummary(Listener):
             with self._path.open("a", encoding="utf-8", newline="\n") as file:
                 file.write(text)
         except OSError as error:
-            message = f"cannot write the summary to {self._path}: {error.strerror or error}"
+            message = f"cannot write the summary to {format_path(self._path)}: {error.strerror or error}"
             print_problems([Problem("EPB442", message, None, "The build is not affected.")], "warning")
 
     def _make_tables(self) -> Iterator[Table]:

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from epbuild.core.errors import Position, Problem, escape_controls, get_sort_key
+from epbuild.core.errors import Position, Problem, escape_controls, format_location, get_sort_key
 from epbuild.core.redact import redact
 from epbuild.core.safepath import resolve_links
 from epbuild.core.shown import shorten_name
@@ -87,7 +87,7 @@ class ProblemWriter:
         if is_github_actions():
             stream.write(f"{_format_annotation(problem, kind, definition)}\n")
         else:
-            place = f"{escape_controls(str(problem.where))}: " if problem.where is not None else "epbuild: "
+            place = f"{escape_controls(format_location(problem.where))}: " if problem.where is not None else "epbuild: "
             text = f"{place}{kind}: {escape_controls(problem.text)} [{problem.code}]"
             # Outside of a terminal, a problem is one line, so that users can search for it.
             first, *others = wrap(text, others="  ") if is_screen(stream) else [text]

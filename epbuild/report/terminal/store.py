@@ -40,7 +40,7 @@ MAX_NAMED = 6
 
 def print_cache_stats(found: CacheStats) -> None:
     """Print the store's entries by kind, the environments, and the workspaces that use the store."""
-    print_line(f"{found.place}")
+    print_line(f"{format_path(found.place)}")
     sums = found.entries.values()
     entries = {_HEADINGS[kind]: sizes for kind, sizes in found.entries.items()}
     entries["total"] = (sum(count for count, _ in sums), sum(size for _, size in sums))
@@ -73,7 +73,7 @@ def print_collection(place: Path, found: Collection, limits: Limits, *, dry_run:
     }
     why = [f"{reasons[reason]} {text}" for reason, text in words.items() if reasons[reason]]
     text = f"{verb} {format_size(sum(entry.size for entry in removed))}: {', '.join(why)}." if why else "Nothing to remove."
-    print_line(f"{text} {format_size(collected.left)} {'would remain' if dry_run and why else 'remain'} in {place}.")
+    print_line(f"{text} {format_size(collected.left)} {'would remain' if dry_run and why else 'remain'} in {format_path(place)}.")
     if limits.max_size is not None and collected.left > limits.max_size:
         print_line(
             f"This exceeds {format_size(limits.max_size)}: everything that remains is needed or was used within the last hour."

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.core.safepath import open_regular
+from epbuild.core.shown import format_path
 from epbuild.core.units import format_count
 from epbuild.onnxfile.read.model_header import ValueInfo
 from epbuild.plan.verification import CheckedMember
@@ -66,7 +67,7 @@ def read_samples(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, BadInputs):
             raise
-        raise BadInputs(f"{place} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise BadInputs(f"{format_path(place)} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     for sample in samples:
         _check_against(sample, inputs)
     return samples
@@ -89,7 +90,7 @@ def find_archives(place: Path) -> list[Path]:
         return [place]
     found = sorted(path for path in map(Path, glob.glob(str(place), recursive=True)) if path.is_file())  # noqa: PTH207 - absolute globs
     if not found:
-        raise BadInputs(f"no file matches {place}")
+        raise BadInputs(f"no file matches {format_path(place)}")
     return found
 
 
@@ -193,7 +194,7 @@ def _read_archive(place: Path) -> Sample:
     with open_regular(place) as file:
         loaded = np.load(file, allow_pickle=False)
         if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise BadInputs(f"{place} is not a .npz file; save the inputs by name with numpy.savez")
+            raise BadInputs(f"{format_path(place)} is not a .npz file; save the inputs by name with numpy.savez")
         with loaded as arrays:
             return Sample(place.name, {name: arrays[name] for name in arrays.files})
 
@@ -203,7 +204,7 @@ def _read_test_sets(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
     found = [folders[number] for number in sorted(folders)] or [place]
     samples = [_read_test_set(folder, inputs) for folder in found]
     if not any(sample.arrays for sample in samples):
-        raise BadInputs(f"{place} contains no test set, such as test_data_set_0/input_0.pb")
+        raise BadInputs(f"{format_path(place)} contains no test set, such as test_data_set_0/input_0.pb")
     return samples
 
 
@@ -220,9 +221,11 @@ def _read_test_set(folder: Path, inputs: Sequence[ValueInfo]) -> Sample:
             tensor = onnx.load_tensor(path)
             array = onnx.numpy_helper.to_array(tensor)
         except (DecodeError, TypeError) as error:
-            raise BadInputs(f"{path} contains no tensor: {error}") from error
+            raise BadInputs(f"{format_path(path)} contains no tensor: {error}") from error
         if tensor.name not in names and number >= len(names):
-            raise BadInputs(f"{path} does not belong to any input: the model has only {format_count(len(names), 'input')}")
+            raise BadInputs(
+                f"{format_path(path)} does not belong to any input: the model has only {format_count(len(names), 'input')}"
+            )
         arrays[tensor.name if tensor.name in names else names[number]] = array.astype(str) if array.dtype.kind == "O" else array
     return Sample(folder.name, arrays)
 

@@ -16,6 +16,7 @@ from epbuild.cache.location import find_cache_directory
 from epbuild.core.clone import copy_file
 from epbuild.core.digest import hash_file
 from epbuild.core.safepath import BadReference, check_reference
+from epbuild.core.shown import format_path
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.onnxfile.read.tables import find_table_sizes
@@ -198,23 +199,24 @@ def _read_source(
         digests = {location: hash_file(path) for location, path in external.items()}
         digest = hash_file(graph)
     except BadReference as error:
-        raise WrongSource(f"the source model {graph} cannot be used: {error}") from error
+        raise WrongSource(f"the source model {format_path(graph)} cannot be used: {error}") from error
     except MalformedModel as error:
-        raise WrongSource(f"the source model {graph} is not a complete ONNX file: {error}") from error
+        raise WrongSource(f"the source model {format_path(graph)} is not a complete ONNX file: {error}") from error
     except OSError as error:
-        raise WrongSource(f"the source model's file {error.filename} cannot be read: {error.strerror or error}") from error
+        raise WrongSource(
+            f"the source model's file {format_path(error.filename)} cannot be read: {error.strerror or error}"
+        ) from error
     if listed is not None:
         if digest != listed["sha256"]:
             listed = _get_first_source({"source": listed}) or listed
         if listed["sha256"] != digest:
             raise WrongSource(
-                f"the source model {graph} is not the one that the model was compiled from: its SHA-256 is {digest[:12]}…"
+                f"the source model {format_path(graph)} is not the one that the model was compiled from: its SHA-256 is {digest[:12]}…"
             )
         for location, expected in listed["external_data"].items():
             if digests.get(location) != expected:
-                raise WrongSource(
-                    f"the external data {location} of the source model {graph} is not the data that the model was compiled with"
-                )
+                data = f"the external data {location} of the source model {format_path(graph)}"
+                raise WrongSource(f"{data} is not the data that the model was compiled with")
     return RunnableSource(graph, external, header, sizes, prepared)
 
 
