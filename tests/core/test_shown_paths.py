@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import pytest
@@ -20,7 +19,7 @@ from tests.support.quick_builds import write_standin_project
         (PureWindowsPath("C:/dist/a.onnx"), "C:\\dist\\a.onnx"),
         (PureWindowsPath("//server/share/a.onnx"), "\\\\server\\share\\a.onnx"),
         (PurePosixPath("dist/a\\b.onnx"), "dist/a\\b.onnx"),
-        (os.path.join("dist", "a.onnx"), "dist/a.onnx"),
+        (str(Path("dist", "a.onnx")), "dist/a.onnx"),
         (Path.cwd() / "dist" / "a.onnx", "dist/a.onnx"),
         (Path.cwd().parent, str(Path.cwd().parent)),
     ],
@@ -37,7 +36,7 @@ def test_locations_of_problems_have_slashes() -> None:
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "diff", "relink", "validate", "report"])
 def test_commands_show_a_relative_path_with_slashes(project: Project, command: str) -> None:
-    missing = os.path.join("dist", "npu", "none")
+    missing = str(Path("dist", "npu", "none"))
     more = {"diff": [missing], "relink": ["--embed", "--in-place"], "report": ["--against", missing]}.get(command, [])
     done = project.epbuild(command, missing, *more)
     assert done.returncode in {1, 2, 3}
