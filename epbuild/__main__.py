@@ -12,6 +12,9 @@ import os
 import sys
 import time
 
+if __name__ == "__main__" and not sys.flags.safe_path and sys.path[0] != os.path.dirname(os.path.dirname(__file__)):  # noqa: PTH120
+    del sys.path[0]  # `python -m` adds the current folder, in which a user's `copy.py` would replace Python's
+
 from epbuild.core.host import is_broken_pipe, is_windows, list_interrupts
 
 TYPE_CHECKING = False  # Type checkers assume that this name is true. The import of typing is slow.

@@ -89,6 +89,15 @@ def test_external_data_with_a_name_that_windows_lacks_is_not_emitted(project: Pr
     assert not (project.folder / "dist").exists()
 
 
+def test_a_user_module_beside_the_recipe_replaces_none_of_python(project: Project) -> None:
+    write_standin_project(project)
+    for name in ("copy", "msgspec", "yaml"):
+        (project.folder / f"{name}.py").write_text("raise SystemExit('imported')", encoding="utf-8")
+    project.cold = True
+    done = project.epbuild("validate")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @linux_only
 def test_names_that_are_not_utf8_are_built_recorded_and_cleaned(tmp_path: Path) -> None:
     project = write_project(Project(tmp_path / NO_TEXT, tmp_path / "cache"))
