@@ -430,12 +430,12 @@ CASES: dict[str, Case | str] = {
         for name, value in (("max_growth", 2), ("baseline", "release-2.json"))
     },
     **{
-        f"groups.*.{place}compile.initializers.{name}": Case({f"{there}.compile.initializers.{name}": value}, given=given)
+        f"groups.*.{place}compile.initializers.{name}{items}": Case({f"{there}.compile.initializers.{name}": value}, given=given)
         for place, there, given in (
             ("", "groups.pair", EXTERNAL),
             ("models[].", "groups.pair.models.1", {**LISTED, "groups.pair.models.1.compile": EXTERNAL["groups.pair.compile"]}),
         )
-        for name, value in (("file", "${model}.weights"), ("threshold", 128), ("names", ["w*"]))
+        for name, items, value in (("file", "", "${model}.weights"), ("threshold", "", 128), ("names", "[]", ["w*"]))
     },
     "groups.*.compile.initializers.store": Case({"groups.pair.compile": {"initializers": {"store": "source"}}}),
     "groups.*.models[].compile.initializers.store": Case(

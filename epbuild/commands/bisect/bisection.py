@@ -396,11 +396,12 @@ class _Search:
     def _make_rows(self, origin: int, values: Arrays, found: Mapping[str, OutputVerdict]) -> tuple[TensorRow, ...]:
         """Return the values before and after a node, in topological order."""
         graph = self.graph
-        place = graph.nodes.index(origin)
         before = sorted(list_ancestors(origin, graph.parents))[-_MAX_ROWS // 2 :]
-        after = [index for index in graph.nodes[place + 1 :] if origin in list_ancestors(index, graph.parents)][
-            : _MAX_ROWS // 2 - 1
-        ]
+        reached = {origin}
+        for index in graph.nodes:
+            if reached.intersection(graph.parents[index]):
+                reached.add(index)
+        after = sorted(reached - {origin})[: _MAX_ROWS // 2 - 1]
         rows = []
         for index in (*before, origin, *after):
             for name in graph.get_results(index)[:1]:
