@@ -50,6 +50,20 @@ def find_session_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[P
             yield Problem("EPB214", message, expected.where, "Remove fallback_nodes, or remove the session key.")
 
 
+def find_weightless_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem]:
+    """Yield a problem for each member whose model would contain the weights that the target keeps out of contexts.
+
+    EPs either read the weights themselves, or get them from ONNX Runtime, which then stores them like other initializers.
+    """
+    if target.weightless_key is None or not any(ep.weightless_support == {"external"} for ep in target.compiling):
+        return
+    for settings in dict.fromkeys(member.compile for member in group.members if member.compiled):
+        if settings.initializers == "inline":
+            message = f"the target '{target.name}' compiles weightless contexts, but the models would contain the weights"
+            hint = "Set compile.initializers to `{store: external, file: '${model}.weights', threshold: 0}`."
+            yield Problem("EPB214", message, settings.initializers_where or group.where, hint)
+
+
 def find_size_problems(member: GroupMember, model: ModelSpec | None) -> Iterator[Problem]:
     """Yield a problem for each input for which a member of a group and its model in the recipe have different fixed sizes."""
     for name, shape in member.input_shapes.items():

@@ -21,6 +21,7 @@ from epbuild.plan.group_problems import (
     find_session_problems,
     find_sharing_warnings,
     find_size_problems,
+    find_weightless_problems,
 )
 from epbuild.plan.measuring import ModelMeasurement, plan_measurement, with_command_files
 from epbuild.plan.member import Member, resolve_settings
@@ -197,6 +198,7 @@ class _Work:
                 self.problems += find_prefix_problems(group, target)
             self.problems += find_runtime_problems(group, target)
             self.problems += find_session_problems(group, target)
+            self.problems += find_weightless_problems(group, target)
 
     def add_group(self, group: GroupSpec) -> None:
         self.check_group(group)

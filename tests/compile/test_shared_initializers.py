@@ -121,7 +121,8 @@ def test_the_data_of_a_weightless_context_is_emitted_beside_its_model(workshop: 
     plain = "  plain: {toolchain: openvino, ep: OpenVINOExecutionProvider, device: gpu"  # NPUs need a compiler for Windows
     for more, names in (("", set()), (", session_options: {ep.enable_weightless: true}", {"classifier.data"})):
         (_, _, _, (target, _)) = OPENVINO
-        workshop.write_recipe(*OPENVINO[:3], (target, f"{plain}{more}}}\n"))
+        external = "    targets: [plain]\n    compile: {initializers: {store: external, file: rest, threshold: 0}}\n"
+        workshop.write_recipe(*OPENVINO[:3], (target, f"{plain}{more}}}\n"), ("    targets: [plain]\n", external))
         assert workshop.build(EMIT_CLASSIFIER).exit_code == 0, workshop.events
         assert {name for name in workshop.contents("classifier") if name.endswith(".data")} == names
 

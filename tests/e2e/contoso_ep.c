@@ -1,30 +1,40 @@
-/* A plugin EP that reads context binaries through the application's callback.
+/* A plugin EP that reads context binaries through the application's callback, or else compiles weightless contexts.
  *
- * It runs models of one EPContext node: y = x + the last numbers of the context. ONNX Runtime's wheel has no
- * headers, so this file calls functions by their positions in ONNX Runtime's tables. Releases only append to these tables.
+ * With the callback, it runs models of one EPContext node: y = x + the last numbers of the context. Without the
+ * callback, it compiles and runs models of one node Add: y = x + w. ONNX Runtime passes the weights w as an input.
+ *
+ * ONNX Runtime's wheel has no headers, so this file calls functions by their positions in ONNX Runtime's tables. Releases
+ * only append to these tables.
  */
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define VERSION 31 /* of ONNX Runtime's API: the first with GetEpContextDataSupport */
 #define NAME "ContosoExecutionProvider"
 #define MAX_NAME 1024
+#define INPUTS 2 /* x and w */
 
 typedef void Status;
 typedef Status *(*Read)(void *state, const char *name, void *allocator, void **data, size_t *size);
 typedef void *(*Function)();
 
-static Function *ort, *ep_api;
+static Function *ort, *ep_api, *editor_api;
 
 enum Api { /* positions in OrtApi */
-    CREATE_STATUS = 0, GET_TENSOR_DATA = 51, GET_ELEMENT_COUNT = 64, GET_TENSOR_INFO = 65, FREE = 76, GET_ALLOCATOR = 78, GET_INPUT = 90, GET_OUTPUT = 91,
-    RELEASE_TENSOR_INFO = 99, READ_ATTRIBUTE = 272, DEVICE_TYPE = 307, GET_EP_API = 317, NODE_COUNT = 344, GET_NODES = 345,
-    GET_ATTRIBUTE = 361
+    GET_TENSOR_DATA = 51, GET_ELEMENT_COUNT = 64, GET_TENSOR_INFO = 65, FREE = 76, GET_ALLOCATOR = 78, GET_INPUT = 90, GET_OUTPUT = 91,
+    RELEASE_TENSOR_INFO = 99, CREATE_ATTRIBUTE = 211, READ_ATTRIBUTE = 272, GET_VALUE_NAME = 289, GET_EDITOR_API = 291, DEVICE_TYPE = 307,
+    GET_EP_API = 317, NODE_COUNT = 344, GET_NODES = 345, GET_NODE_NAME = 349, GET_OPERATOR = 350, GET_INPUTS = 354,
+    GET_OUTPUTS = 356, GET_ATTRIBUTE = 361
+};
+enum EditorApi { /* positions in OrtModelEditorApi */
+    CREATE_NODE = 6
 };
 enum EpApi { /* positions in OrtEpApi */
     CREATE_DEVICE = 0, ADD_NODES = 2, GET_CONFIG = 74, RELEASE_CONFIG = 75, GET_READ = 76
 };
-enum { FAIL = 1 /* OrtErrorCode */, STRING = 5 /* OrtOpAttrType */ };
+enum { STRING = 5, INTEGER = 1 }; /* OrtOpAttrType */
+enum { EXTERNAL_ONLY = 1 }; /* OrtWeightlessSupport */
 
 typedef struct { /* OrtNodeComputeInfo, and the context */
     uint64_t version;
@@ -47,8 +57,8 @@ static Status *create_state(Node *node, void *context, void **state) { *state = 
 static void release_state(Node *node, void *state) {}
 
 static Status *compute(Node *node, void *state, void *context) {
-    void *x, *y, *info;
-    float *from, *to;
+    void *x, *w, *y, *info;
+    float *from, *added = node->data, *to;
     size_t count;
     TRY(ort[GET_INPUT](context, (size_t)0, &x));
     TRY(ort[GET_TENSOR_INFO](x, &info));
@@ -58,7 +68,12 @@ static Status *compute(Node *node, void *state, void *context) {
     TRY(ort[GET_OUTPUT](context, (size_t)0, &size, (size_t)1, &y));
     TRY(ort[GET_TENSOR_DATA](x, &from));
     TRY(ort[GET_TENSOR_DATA](y, &to));
-    for (size_t i = 0; i < count; i++) to[i] = from[i] + node->data[node->count - count + i];
+    if (added == NULL) {
+        TRY(ort[GET_INPUT](context, (size_t)1, &w));
+        TRY(ort[GET_TENSOR_DATA](w, &added));
+    } else
+        added += node->count - count;
+    for (size_t i = 0; i < count; i++) to[i] = from[i] + added[i];
     return NULL;
 }
 
@@ -74,18 +89,44 @@ static Status *get_capability(Ep *ep, const void *graph, void *support) {
     return status;
 }
 
+static Status *read_context(Ep *ep, const void *node, void **data, size_t *size, void **allocator) {
+    const void *attribute;
+    char name[MAX_NAME] = "";
+    size_t length;
+    TRY(ort[GET_ATTRIBUTE](node, "ep_cache_context", &attribute));
+    TRY(ort[READ_ATTRIBUTE](attribute, STRING, name, sizeof name - 1, &length));
+    TRY(ort[GET_ALLOCATOR](allocator));
+    return ep->read(ep->state, name, *allocator, data, size);
+}
+
+/* Create the EPContext node of a compiled node. Its weights are the second input. */
+static Status *write_context(const void *fused, void **made) {
+    const char *name, *inputs[INPUTS], *output, *content = "add the weights";
+    const void *values[INPUTS], *result;
+    int64_t yes = 1;
+    void *attributes[4];
+    TRY(ort[GET_NODE_NAME](fused, &name));
+    TRY(ort[GET_INPUTS](fused, values, (size_t)INPUTS));
+    for (int i = 0; i < INPUTS; i++) TRY(ort[GET_VALUE_NAME](values[i], &inputs[i]));
+    TRY(ort[GET_OUTPUTS](fused, &result, (size_t)1));
+    TRY(ort[GET_VALUE_NAME](result, &output));
+    TRY(ort[CREATE_ATTRIBUTE]("source", NAME, (int)strlen(NAME), STRING, &attributes[0]));
+    TRY(ort[CREATE_ATTRIBUTE]("ep_cache_context", content, (int)strlen(content), STRING, &attributes[1]));
+    TRY(ort[CREATE_ATTRIBUTE]("main_context", &yes, 1, INTEGER, &attributes[2]));
+    TRY(ort[CREATE_ATTRIBUTE]("embed_mode", &yes, 1, INTEGER, &attributes[3]));
+    return editor_api[CREATE_NODE]("EPContext", "com.microsoft", name, inputs, (size_t)INPUTS, &output, (size_t)1, attributes, (size_t)4, made);
+}
+
 static Status *compile(Ep *ep, const void **graphs, const void **fused, size_t count, Node **made, void **contexts) {
-    if (ep->read == NULL) return ort[CREATE_STATUS](FAIL, "this EP reads contexts only through a callback");
     for (size_t i = 0; i < count; i++) {
-        const void *node, *attribute;
-        char name[MAX_NAME] = "";
-        size_t length, size;
-        void *data, *allocator;
+        const void *node;
+        const char *operator;
+        size_t size = 0;
+        void *data = NULL, *allocator = NULL;
         TRY(ort[GET_NODES](graphs[i], &node, (size_t)1));
-        TRY(ort[GET_ATTRIBUTE](node, "ep_cache_context", &attribute));
-        TRY(ort[READ_ATTRIBUTE](attribute, STRING, name, sizeof name - 1, &length));
-        TRY(ort[GET_ALLOCATOR](&allocator));
-        TRY(ep->read(ep->state, name, allocator, &data, &size));
+        TRY(ort[GET_OPERATOR](node, &operator));
+        if (ep->read != NULL) TRY(read_context(ep, node, &data, &size, &allocator));
+        else if (strcmp(operator, "EPContext") != 0) TRY(write_context(fused[i], &contexts[i]));
         made[i] = calloc(1, sizeof **made);
         *made[i] = (Node){VERSION, (Function)create_state, (Function)compute, (Function)release_state, data, size / sizeof(float),
                            allocator};
@@ -95,11 +136,12 @@ static Status *compile(Ep *ep, const void **graphs, const void **fused, size_t c
 
 static void release_nodes(Ep *ep, Node **nodes, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        ort[FREE](nodes[i]->allocator, nodes[i]->data);
+        if (nodes[i]->data != NULL) ort[FREE](nodes[i]->allocator, nodes[i]->data);
         free(nodes[i]);
     }
 }
 
+static Status *get_weightless_support(const Ep *ep, int *support) { *support = EXTERNAL_ONLY; return NULL; }
 static Status *get_data_support(const Ep *ep, uint32_t *flags) { *flags = 1; return NULL; }
 
 static Status *create_ep(void *factory, const void *devices, const void *metadata, size_t count, const void *options, const void *logger,
@@ -112,6 +154,7 @@ static Status *create_ep(void *factory, const void *devices, const void *metadat
     ep->members[1] = (Function)get_capability;
     ep->members[2] = (Function)compile;
     ep->members[3] = (Function)release_nodes;
+    ep->members[24] = (Function)get_weightless_support;
     ep->members[25] = (Function)get_data_support;
     TRY(ep_api[GET_CONFIG](options, &config));
     TRY(ep_api[GET_READ](config, &ep->read, &ep->state, &limit));
@@ -145,6 +188,7 @@ static struct { uint64_t version; Function members[13]; } factory = {23, { /* Or
 Status *CreateEpFactories(const char *name, const Function *base, const void *logger, void **factories, size_t max, size_t *count) {
     ort = ((Function *(*)(uint32_t))base[0])(VERSION);
     ep_api = (Function *)ort[GET_EP_API]();
+    editor_api = (Function *)ort[GET_EDITOR_API]();
     factories[0] = &factory;
     *count = 1;
     return NULL;

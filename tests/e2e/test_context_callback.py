@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy
@@ -14,19 +12,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.e2e.contoso_library import EP, build_library, needs_compiler
 from tests.support.encrypted_files import KEY, encrypted, link_cryptography
 from tests.support.projects import RECIPES, toolchain_python
 
-COMPILER = shutil.which("cc")
+pytestmark = [pytest.mark.slow, needs_compiler]
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        COMPILER is None or sys.platform != "linux", reason="the plugin EP is compiled with the C compiler of Linux"
-    ),
-]
-
-EP, BINARY = "ContosoExecutionProvider", "context.bin"
+BINARY = "context.bin"
 RUN = """
 import os, sys
 import numpy, onnxruntime
@@ -47,11 +39,7 @@ os._exit(0)
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
     """Return the library of the plugin EP."""
-    assert COMPILER is not None
-    made = tmp_path / "libcontoso_ep.so"
-    source = Path(__file__).with_name("contoso_ep.c")
-    subprocess.run([COMPILER, "-std=gnu11", "-shared", "-fPIC", "-w", source, "-o", made], check=True, timeout=60)
-    return made
+    return build_library(tmp_path)
 
 
 def write_variant(folder: Path, context: bytes) -> None:
