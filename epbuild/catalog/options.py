@@ -64,6 +64,10 @@ class Option(Struct, frozen=True):
         """True if the value belongs in an action key. The files that a diagnostic option requests are part of the result."""
         return self.changes_output or self.diagnostic
 
+    def describes_runs(self, value: str) -> bool:
+        """Return whether a canonical value requests files about runs of a model, such as a profile."""
+        return self.diagnostic and (self.compile_only is None or not re.search(self.compile_only, value))
+
     def only_compiling(self, value: str) -> bool:
         """Return whether a canonical value is only for compiles.
 

@@ -41,7 +41,12 @@ FORMAT = 1
 TOOLCHAIN_KIND = "toolchain"
 """Kind of a request for the records of a toolchain. Such a request is not an action."""
 
-_KINDS: Mapping[type, str] = {Preparation: "prepare", SessionGroup: "compile", Verification: "verify"}
+_KINDS: Mapping[type, str] = {
+    Preparation: "prepare",
+    SessionGroup: "compile",
+    Verification: "verify",
+    ModelMeasurement: "measure",
+}
 
 
 class LocalOnlyError(ValueError):
@@ -86,7 +91,7 @@ def read_request(text: str) -> ActionRequest:
 
 def list_files(action: Action) -> tuple[Path, ...]:
     """Return the distinct files that another machine needs to execute an action."""
-    if not isinstance(action, Verification):
+    if not isinstance(action, Verification | ModelMeasurement):
         return action.files
     compiled = (path for item in action.compiled for path in item.group.files)
     return tuple(dict.fromkeys((*action.files, *compiled)))
@@ -148,6 +153,10 @@ def parse_action(request: ActionRequest, store: BlobStore) -> Action:
             compiled = _decode(tuple[_SentResult, ...], _restore_groups(document.get("compiled")), store)
             action = _decode(Verification, {**_restore_entries(document), "compiled": []}, store)
             return dataclasses.replace(action, compiled=tuple(sent.made for sent in compiled))
+        case "measure":
+            compiled = _decode(tuple[_SentResult, ...], _restore_groups(document.get("compiled")), store)
+            measurement = _decode(ModelMeasurement, {**_restore_entries(document), "compiled": []}, store)
+            return replace(measurement, compiled=tuple(sent.made for sent in compiled))
     raise ValidationError(f"unknown kind of action '{request.kind}'")
 
 
@@ -241,7 +250,7 @@ def find_local_reason(action: Action) -> str | None:
     needs = action.runs_in
     if needs is not None and needs.toolchain.interpreter is not None:
         return "its toolchain is an environment on this machine"
-    if isinstance(action, ModelMeasurement):
+    if isinstance(action, ModelMeasurement) and action.choice.command:
         return "its command measures on a device of this machine"
     if isinstance(action, SessionGroup) and not action.compiled:
         return "it copies a file of this machine"
@@ -265,6 +274,8 @@ def _strip_action(action: Action) -> Action:
             return replace(action, model=_strip_model(action.model), toolchain=toolchain, beginning=())
         case SessionGroup():
             return _strip_group(action)
+        case ModelMeasurement():
+            return replace(action, target=_strip_target(action.target))
         case Verification():
             return dataclasses.replace(
                 action, members=tuple(map(_strip_check, action.members)), target=_strip_target(action.target)

@@ -1,4 +1,4 @@
-"""Runs of users' commands that measure compiled models."""
+"""Measurements of compiled models."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, ValidationError, to_builtins
 
+from epbuild.compile.model_runs import run_model, stage_model
 from epbuild.compile.program import ENVIRONMENT, REQUEST_FORMAT, Program, diagnose_program, find_program, quote_output
 from epbuild.core.canonical import parse_json
 from epbuild.core.clone import copy_file
@@ -17,7 +18,7 @@ from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
 from epbuild.core.records import convert
 from epbuild.core.safepath import find_unportable_part, is_inside, is_regular, open_regular, resolve_links
 from epbuild.engine.events import StepStarted
-from epbuild.plan.measuring import FACTS, INPUT, OUTPUT, MeasuredMember, ModelMeasurement, build_facts, list_model_files
+from epbuild.plan.measuring import FACTS, OUTPUT, MeasuredMember, ModelMeasurement, build_facts
 from epbuild.plan.result import DIAGNOSTICS, MeasuredModel, MeasurementResult, Measurements
 from epbuild.recipe.model import MeasuredOn
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
@@ -77,6 +78,8 @@ def measure(measurement: ModelMeasurement, execution: Execution) -> MeasurementR
 
 
 def _measure_model(measurement: ModelMeasurement, member: MeasuredMember, execution: Execution) -> MeasuredModel:
+    if not member.command:
+        return run_model(measurement, member, execution)
     step, choice = StepId(measurement.id), measurement.choice
     title = " ".join(word.rpartition("/")[2] for word in member.command[:2])
     program = Program(step, title, measurement.target.toolchain.name, member.command, choice.timeout)
@@ -94,11 +97,10 @@ def _measure_model(measurement: ModelMeasurement, member: MeasuredMember, execut
 
 def _stage(measurement: ModelMeasurement, member: MeasuredMember, program: Program, execution: Execution) -> None:
     """Write the compiled model, the facts and the recipe's files to the staging directory."""
-    staging, result = execution.staging, measurement.compiled_of(member).compiled
+    staging = execution.staging
     try:
         (staging / OUTPUT).parent.mkdir(parents=True)
-        for name, digest in list_model_files(result, member.name).items():
-            execution.store.materialize(digest, staging / INPUT / name)
+        stage_model(measurement, member, execution)
         for name, path in measurement.staged.items():
             (staging / name).parent.mkdir(parents=True, exist_ok=True)
             copy_file(resolve_links(path), staging / name)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from epbuild.catalog.entries import EpEntry
+from epbuild.plan.measuring import ModelMeasurement
 from epbuild.plan.steps import Action, InTarget
 from epbuild.plan.target import PlannedEp
 from epbuild.plan.verification import Verification
@@ -36,7 +37,7 @@ class Ability(Struct, frozen=True):
 
 def list_abilities(action: Action) -> tuple[Ability, ...]:
     """Return the abilities that an action needs: one for each device of each compiling EP, or none if the action has no target."""
-    if isinstance(action, Verification):
+    if isinstance(action, Verification | ModelMeasurement):
         return _list_abilities(action, runs=action.is_on_real_device)
     return _list_abilities(action, runs=False) if isinstance(action, InTarget) else ()
 

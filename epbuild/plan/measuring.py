@@ -1,4 +1,4 @@
-"""Measurements of compiled models by users' commands, as actions.
+"""Measurements of compiled models, as actions.
 
     compile:vision/phone/det ─┬─ measure:vision/phone ── emit:vision/phone/directory
     compile:vision/phone/cls ─┘
@@ -86,8 +86,25 @@ class ModelMeasurement(InTarget, Struct, frozen=True, dict=True):
         return ()
 
     @property
+    def is_on_real_device(self) -> bool:
+        """True if the models run only on a real device that ONNX Runtime offers."""
+        return not self.choice.command and self.choice.on == "device"
+
+    @property
     def environment(self) -> dict[str, str]:
         return {name: render(setting.value) for name, setting in self.choice.environment.items()}
+
+    @property
+    def diagnostic_options(self) -> list[dict[str, str]]:
+        """Options of each EP that request files about runs, such as a profile. Other sessions that run compiled models omit them."""
+        return [
+            {
+                name: value
+                for name, value in ep.provider_options.items()
+                if name in ep.entry.options and ep.entry.options[name].describes_runs(value)
+            }
+            for ep in self.target.eps
+        ]
 
     def compiled_of(self, member: MeasuredMember) -> Made:
         """Return the result of the session group that compiles a member. Raises KeyError while the result is unknown."""
@@ -108,7 +125,7 @@ def plan_measurement(
     if choice is None:
         problems += _find_unmeasured_limits(group, sessions[0].target)
         return None
-    problems += _find_command_problems(sessions[0].group, choice)
+    problems += _find_command_problems(sessions[0].group, choice) if choice.command else _find_place_problems(choice)
     members = tuple(
         MeasuredMember(member.name, session.id, member.expect.figures) for session in sessions for member in session.members
     )
@@ -133,6 +150,14 @@ def _find_command_problems(group: str, choice: MeasureChoice) -> Iterator[Proble
             yield Problem("EPB270", message, choice.where, hint)
 
 
+def _find_place_problems(choice: MeasureChoice) -> Iterator[Problem]:
+    if choice.on == "cpu":
+        hint = "Write `on: device` or `on: emulator`."
+        yield Problem(
+            "EPB270", "'measure' can run models on the CPU instead of the device only with a command", choice.where, hint
+        )
+
+
 def with_command_files(
     measurement: ModelMeasurement,
     sessions: Mapping[str, SessionGroup],
@@ -143,6 +168,8 @@ def with_command_files(
     """Return a copy of `measurement` with the commands of its members and the files to stage. Paths are relative to `base`."""
     staged = StagedFiles(base, finder, problems)
     staged.add(measurement.choice.files)
+    if not measurement.choice.command:
+        return replace(measurement, staged=staged.files)
     members = []
     for member in measurement.members:
         names = {
@@ -204,5 +231,15 @@ def build_measurement_document(
         ],
         "staged": {name: digests[path] for name, path in measurement.staged.items()},
         "environment": measurement.environment,
+        **({} if measurement.choice.command else _describe_runs(measurement)),
         "toolchain": toolchain,
+    }
+
+
+def _describe_runs(measurement: ModelMeasurement) -> dict[str, Any]:
+    """Return the part of the key document for runs without a command."""
+    return {
+        "runs": measurement.choice.runs,
+        "real": measurement.is_on_real_device,
+        "diagnostic_options": measurement.diagnostic_options,
     }

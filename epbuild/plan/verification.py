@@ -22,6 +22,7 @@ from epbuild.core.errors import Position, Problem, suggest_nearest
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.made import Made
+from epbuild.plan.measuring import ModelMeasurement
 from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.staged_files import StagedFiles
 from epbuild.plan.steps import InTarget, Plan, SessionGroup, Step
@@ -164,7 +165,7 @@ class Verification(InTarget):
 def is_real_device_needed(plan: Plan, step: Step) -> bool:
     """Return whether a step of a plan runs only on a real device."""
     action = plan.actions.get(step.action)
-    return isinstance(action, Verification) and action.is_on_real_device
+    return isinstance(action, Verification | ModelMeasurement) and action.is_on_real_device
 
 
 def make_verification_id(group: str, target: str) -> str:

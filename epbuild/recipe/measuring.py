@@ -30,6 +30,7 @@ def read_measure(owner: MappingReader) -> MeasureChoice | None:
         environment=fields.settings("environment"),
         timeout=fields.number("timeout"),
         on=on or "device",
+        runs=fields.integer("runs") or MeasureChoice._field_defaults["runs"],
     )
 
 

@@ -138,18 +138,23 @@ class VerifyChoice(Struct, frozen=True):
 
 
 class MeasureChoice(NamedTuple):
-    """Settings of the measurement of compiled models: a user's command, which the target's toolchain runs for each model."""
+    """Settings of the measurement of compiled models. They run on this machine or a worker, or a user's command runs them."""
 
     where: Position
-    command: tuple[Setting, ...]
-    """Program and arguments. The templates `${in}`, `${out}`, `${facts}` and `${model}` are not yet substituted."""
+    command: tuple[Setting, ...] = ()
+    """Program and arguments. Empty if the target's EPs run the models.
+
+    The templates `${in}`, `${out}`, `${facts}` and `${model}` are not yet substituted.
+    """
     files: tuple[Reference, ...] = ()
     """Globs of other files that the command reads, relative to the recipe."""
     environment: Mapping[str, Setting] = NONE
     timeout: float | None = None
     """Maximum seconds for one model. None means no limit."""
     on: MeasuredOn = "device"
-    """What limits apply to. Figures from elsewhere meet no limit."""
+    """What limits apply to. Figures from elsewhere meet no limit. Without a command, `device` requires a real device."""
+    runs: int = 50
+    """Number of runs without a command."""
 
 
 class PrepareStep(NamedTuple):

@@ -40,7 +40,7 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "opening": {"model": str},
     "opened": {"model": str, "seconds": Seconds},
     "running": {"model": str, "run": Count},
-    "ran": {"model": str, "run": Count, "outputs": list[str]},
+    "ran": {"model": str, "run": Count, "outputs": list[str], "seconds": Seconds},
     "closing": {"model": str},
     "failed": {"kind": str, "type": str, "message": str},
 }

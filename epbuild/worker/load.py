@@ -98,8 +98,11 @@ def pass_contents(options: Any, model: dict[str, Any], data: list[bytes]) -> Non
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
 
 
-def run(session: Any, inputs: dict[str, Any], outputs: str) -> list[str]:
-    """Run a session on the arrays in a file, write the outputs in order to the file `outputs`, and return their names."""
+def run(session: Any, inputs: dict[str, Any], outputs: str) -> tuple[list[str], float]:
+    """Run a session on the arrays in a file, and write the outputs in order to the file `outputs`.
+
+    Return the names of the outputs, and the duration of the run without the files.
+    """
     import numpy
 
     with numpy.load(inputs["file"], allow_pickle=False) as arrays:
@@ -107,12 +110,14 @@ def run(session: Any, inputs: dict[str, Any], outputs: str) -> list[str]:
     # ONNX Runtime reads texts as objects, which the file cannot contain.
     feeds = {name: value.astype(object) if value.dtype.kind == "U" else value for name, value in values.items()}
     names = [output.name for output in session.get_outputs()]
+    begin = time.perf_counter()
     results = session.run(names, feeds)
+    seconds = time.perf_counter() - begin
     for name, result in zip(names, results):  # noqa: B905 - older interpreters
         if not isinstance(result, numpy.ndarray):
             raise compiling.Unfit(f"the output '{name}' is not a tensor")
     numpy.savez(outputs, *[result.astype(str) if result.dtype.kind == "O" else result for result in results])
-    return names
+    return names, seconds
 
 
 def load_models(request: dict[str, Any], channel: Any) -> None:
@@ -136,12 +141,12 @@ def load_models(request: dict[str, Any], channel: Any) -> None:
         channel.send("opening", model=model["name"])
         begin = time.monotonic()
         sessions.append(open_session(onnxruntime, request, model, devices))
-        channel.send("opened", model=model["name"], seconds=round(time.monotonic() - begin, 3))
+        channel.send("opened", model=model["name"], seconds=round(time.monotonic() - begin, 6))
     for model, session in zip(models, sessions):  # noqa: B905
         for number, inputs in enumerate(model["inputs"]):
             channel.send("running", model=model["name"], run=number)
-            names = run(session, inputs, inputs["outputs"])
-            channel.send("ran", model=model["name"], run=number, outputs=names)
+            names, seconds = run(session, inputs, inputs["outputs"])
+            channel.send("ran", model=model["name"], run=number, outputs=names, seconds=round(seconds, 6))
         del session  # only the list may keep it open
     for model in reversed(models):
         channel.send("closing", model=model["name"])

@@ -529,6 +529,10 @@ CASES |= {
     )
 }
 CASES |= {
+    f"{place}.measure.runs": Case({f"{there}.measure.runs": 3}, given={f"{there}.measure": {"runs": 2}})
+    for place, there in MEASURED.items()
+}
+CASES |= {
     f"groups.*.{place}expect.{name}": Case(
         {f"{there}.expect.{name}": value}, given={**given, "groups.pair.measure": MEASURING}, counts=False
     )
@@ -661,7 +665,16 @@ class Checkout(Workshop):
             for number, inputs in enumerate(loaded["inputs"]):
                 with np.load(inputs["file"]) as given:
                     np.savez(inputs["outputs"], given["arr_0"] * (0.999 if request["eps"] else 1.0))
-                reports.append({"event": "ran", "model": loaded["name"], "run": number, "outputs": ["logits"]})
+                reports.append(
+                    {
+                        "event": "ran",
+                        "model": loaded["name"],
+                        "run": number,
+                        "outputs": ["logits"],
+                        "seconds": len(loaded["inputs"]),
+                    }
+                )
+        reports += [{"event": "opened", "model": loaded["name"], "seconds": 0.5} for loaded in request["models"]]
         log.write_text("ran\n", encoding="utf-8")
         return Ending("exited", 0, (*reports, {"event": "finished", "peak_memory": None}), ())
 

@@ -12,7 +12,11 @@ from typing import Any
 
 import pytest
 
+from epbuild.cache.blobs import BlobStore
 from epbuild.cli.app import execute
+from epbuild.cluster.request import build_request, list_files, parse_action, read_request
+from epbuild.core.digest import hash_file
+from epbuild.plan.measuring import ModelMeasurement, build_measurement_document
 from epbuild.toolchain.process import Ending, supervise
 from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, Workshop
 from tests.support.projects import RECIPES
@@ -53,7 +57,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 def run_worker(workshop: Workshop, run: Any, command: Any, folder: Path, log: Path, **options: Any) -> Ending:
     """Compile with the fake EP, and run commands with `run`."""
-    is_command = "command" in json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    is_command = {"command", "models"} & json.loads((folder / "request.json").read_text(encoding="utf-8")).keys()
     return (run if is_command else workshop.worker)(command, folder, log, **options)
 
 
@@ -211,3 +215,40 @@ def test_a_change_of_the_command_measures_again_and_a_change_of_a_limit_does_not
     assert (workshop.states()[CLASSIFIER], workshop.states()[MEASURE]) == ("current", "out of date")
     measured(workshop, printing(load_ms=1), "load_ms: 1", ", environment: {A: b}")
     assert workshop.states()[MEASURE] == "out of date"
+
+
+def run_models(command: Any, folder: Path, log: Path, **options: Any) -> Ending:
+    """Act as a worker that runs models on an emulator, where run N takes N milliseconds."""
+    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    reports: list[dict[str, Any]] = [{"event": "device", "ep": "QNNExecutionProvider", "type": "cpu", "vendor": "Intel"}]
+    for model in request["models"]:
+        reports.append({"event": "opened", "model": model["name"], "seconds": 0.25})
+        runs = enumerate(model["inputs"], 1)
+        reports += [{"event": "ran", "model": model["name"], "run": n, "outputs": ["y"], "seconds": n / 1000} for n, _ in runs]
+    log.write_text("ran\n", encoding="utf-8")
+    return Ending("exited", 0, (*reports, {"event": "finished", "peak_memory": 4096}), ())
+
+
+def test_models_are_measured_without_a_command_as_another_machine_would(workshop: Workshop) -> None:
+    workshop.run_worker = partial(run_worker, workshop, run_models)
+    workshop.write_recipe((EXPECT, f"{EXPECT}    measure: {{on: emulator, runs: 21}}\n"))
+    assert workshop.build("emit:classifier/*").exit_code == 0
+    row = result_of(workshop)
+    assert row["figures"] == {
+        "load_ms": 250, "latency_ms.first": 1, "latency_ms.p50": 11.5, "latency_ms.p95": 20, "peak_memory": 4096,
+    }  # fmt: skip
+    assert (row["on"], row["device"].partition(",")[0]) == ("emulator", "cpu from Intel")
+    made = workshop.survey().actions[MEASURE].made
+    assert made is not None
+    action, document = made.action, made.document
+    assert isinstance(action, ModelMeasurement)
+    digests = {path: hash_file(path) for path in list_files(action)}
+    request = build_request(action, made.key, digests, [blob for item in made.needed for blob in item.result.artifacts.values()])
+    assert str(workshop.folder) not in request.text
+    there = parse_action(read_request(request.text), BlobStore(workshop.cache))
+    assert isinstance(there, ModelMeasurement)
+    assert build_measurement_document(there, {}, document["toolchain"]) == document
+    workshop.write_recipe((EXPECT, f"{EXPECT}    measure: {{on: device, runs: 21}}\n"))
+    before = workshop.contents("classifier")
+    assert workshop.build("emit:classifier/*").exit_code == 3
+    assert (workshop.failures, workshop.contents("classifier")) == (["EPB667"], before)

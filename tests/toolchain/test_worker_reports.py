@@ -24,7 +24,7 @@ GOOD: list[Mapping[str, Any]] = [
     {"event": "member_started", "member": "a"},
     {"event": "member_finished", "member": "a", "seconds": 0.5},
     {"event": "compatibility", "model": "a", "ep": "A", "answer": None, "reason": "none"},
-    {"event": "ran", "model": "a", "run": 0, "outputs": ["y"]},
+    {"event": "ran", "model": "a", "run": 0, "outputs": ["y"], "seconds": 0.1},
     {"event": "failed", "kind": "error", "type": "X", "message": "no", "peak_memory": 7, "mapped": 1, "mappable": 2},
     {"event": "finished", "peak_memory": None},
     {"event": "of a later worker", "anything": [1]},

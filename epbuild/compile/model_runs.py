@@ -1,0 +1,110 @@
+"""Runs of compiled models with the EPs of their target, to measure them."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
+from epbuild.core.host import read_cpu_name
+from epbuild.engine.events import StepStarted
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.plan.measuring import INPUT, OUTPUT, MeasuredMember, ModelMeasurement, list_model_files
+from epbuild.plan.result import MeasuredModel
+from epbuild.recipe.model import MadeInputs
+from epbuild.toolchain.execution import REQUEST, Execution
+from epbuild.verify.live.inputs import BadInputs, NoInputs, make_samples
+from epbuild.verify.live.session import open_target_session
+from epbuild.verify.live.worker import Feed, Load, Session, run_models, why_not_real
+
+_OWN_FILES = frozenset({REQUEST, "worker.log", "inputs.npz", "outputs.npz"})
+
+
+def stage_model(measurement: ModelMeasurement, member: MeasuredMember, execution: Execution) -> Path:
+    """Write the files of a compiled model to the staging directory. Return the path of the model. Raises StoreError."""
+    result = measurement.compiled_of(member).compiled
+    for name, digest in list_model_files(result, member.name).items():
+        execution.store.materialize(digest, execution.staging / INPUT / name)
+    return execution.staging / INPUT / result.model(member.name).file
+
+
+def run_model(measurement: ModelMeasurement, member: MeasuredMember, execution: Execution) -> MeasuredModel:
+    """Load a model and run it on generated inputs. Files that the EP writes, such as a profile, are moved to the folder of `OUTPUT`.
+
+    Raises EnvironmentFailure (EPB667) if the device is missing, BuildError and Cancelled.
+    """
+    step, target, choice = StepId(measurement.id), measurement.target, measurement.choice
+    kept = (execution.staging / OUTPUT).parent
+    kept.mkdir(parents=True)
+    model, scratch = stage_model(measurement, member, execution), execution.staging / "run"
+    scratch.mkdir()
+    session = _add_diagnostics(
+        open_target_session(target, execution.environment, measurement.custom_ops, choice.timeout), measurement
+    )
+    execution.progress.report(StepStarted(step, f"measuring {member.name}"))
+    try:
+        offered = run_models((), session, scratch, execution.cancelled)
+        emulated = why_not_real(offered, session.eps)
+        if emulated is not None and (measurement.is_on_real_device or offered.failure is not None):
+            message = f"{target.title} has no {'real ' if measurement.is_on_real_device else ''}device here: {emulated}"
+            hint = "Run the step on a machine with such a device, or on a worker that has one (--executor)."
+            raise EnvironmentFailure(Problem("EPB667", message, step, hint))
+        feed = _write_inputs(measurement, member, model, scratch)
+        attempt = run_models([Load(member.name, model, feeds=(feed,) * choice.runs)], session, scratch, execution.cancelled)
+        if attempt.failure is not None:
+            message = f"the model '{member.name}' cannot be run on {target.title}: {attempt.failure.message}"
+            hint = f"See the whole log: {execution.shown_log}."
+            raise EnvironmentFailure(Problem(attempt.failure.code, message, step, hint))
+    finally:
+        if (scratch / "worker.log").exists():
+            shutil.copyfile(scratch / "worker.log", execution.log)
+    for path in scratch.iterdir():
+        if path.name not in _OWN_FILES and path.is_file():
+            path.rename(kept / path.name)
+    runs = [report["seconds"] for report in attempt.find_reports("ran")]
+    [finished] = attempt.find_reports("finished")
+    device = ", ".join(filter(None, (attempt.devices, read_cpu_name())))
+    figures = _make_figures(attempt.seconds[member.name], runs, finished)
+    return MeasuredModel(member.name, figures, "device" if emulated is None else "emulator", device or None)
+
+
+def _add_diagnostics(session: Session, measurement: ModelMeasurement) -> Session:
+    """Return the session with the target's options that request files about runs."""
+    asked = zip(session.eps, measurement.diagnostic_options, strict=True)
+    return replace(session, eps=tuple(replace(ep, provider_options={**ep.provider_options, **more}) for ep, more in asked))
+
+
+def _write_inputs(measurement: ModelMeasurement, member: MeasuredMember, model: Path, scratch: Path) -> Feed:
+    """Write generated inputs of a model, and return their file. Raises BuildError if inputs cannot be generated."""
+    import numpy as np
+
+    inputs = read_header(model).inputs
+    sizes = measurement.compiled_of(member).group.member(member.name).model.dimensions
+    try:
+        [sample] = make_samples(MadeInputs(), inputs, sizes)
+    except (NoInputs, BadInputs) as error:
+        message = f"the inputs of the model '{member.name}' cannot be generated: {error}"
+        raise BuildError(Problem("EPB648", message, StepId(measurement.id), "Measure the model with a command.")) from error
+    names = tuple(value.name for value in inputs)
+    np.savez(scratch / "inputs.npz", *(sample.arrays[name] for name in names))
+    return Feed(scratch / "inputs.npz", names, scratch / "outputs.npz")
+
+
+def _make_figures(load: float, runs: Sequence[float], finished: Mapping[str, Any]) -> dict[str, int | float]:
+    """Return the figures of a model. Latencies exclude the first run, which has its own figure."""
+    first, *others = runs
+    ordered = sorted(others)
+    figures = {
+        "load_ms": load,
+        "latency_ms.first": first,
+        "latency_ms.p50": statistics.median(ordered),
+        "latency_ms.p95": ordered[math.ceil(0.95 * len(ordered)) - 1],
+    }
+    peak = finished.get("peak_memory")
+    return {**{name: round(1000 * value, 3) for name, value in figures.items()}, **({"peak_memory": peak} if peak else {})}
