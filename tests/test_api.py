@@ -98,9 +98,9 @@ def test_a_first_recipe_is_written_for_models(workshop: Workshop) -> None:
 def test_untrusted_text_in_a_result_is_neither_markup_nor_control_characters() -> None:
     shown = api.Findings([api.Finding("files", "<script>\x1b[31m", "failed", "x" * 500)])
     assert repr(shown).splitlines()[-1] == f"failed   files  <script>\\x1b[31m  {'x' * 160}..."
-    assert "<td>&lt;script&gt;\\x1b[31m</td>" in shown._repr_html_()
+    assert ">&lt;script&gt;\\x1b[31m</td>" in shown._repr_html_()
     many = api.Findings([api.Finding("files", "f", "passed")] * 30)
-    assert (repr(many).splitlines()[-1], many._repr_html_().count("<td>passed</td>")) == ("and 6 more", 24)
+    assert (repr(many).splitlines()[-1], many._repr_html_().count(">passed</td>")) == ("and 6 more", 24)
 
 
 def test_an_interrupt_that_a_lock_replaces_by_its_own_error_is_an_interrupt(workshop: Workshop) -> None:

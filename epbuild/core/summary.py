@@ -58,7 +58,8 @@ class Summarized:
 
 
 def _format_row(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{_escape(cell)}</{tag}>' for cell in cells)}</tr>"
+    start = f'<{tag} style="text-align: left">'  # notebooks align cells on the right by default
+    return f"<tr>{''.join(f'{start}{_escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
 def _escape(text: str) -> str:
