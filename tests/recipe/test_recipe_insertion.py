@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.core.errors import RecipeError
@@ -111,7 +111,6 @@ def recipes(draw: st.DrawFn) -> str:
 
 
 @given(text=recipes(), definition=st.sampled_from([PLAIN, SIZED]))
-@settings(max_examples=100, deadline=None)
 def test_all_text_of_a_recipe_stays_around_an_insertion(text: str, definition: Definition) -> None:
     before = to_plain(read(text.encode(), "r.yaml").root)
     result = inserted(text, definition)
