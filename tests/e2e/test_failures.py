@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.support.projects import Project, compiled
+from tests.support.projects import COMMAND_SECONDS, Project, compiled
 from tests.support.quick_builds import start
 
 RECIPE = """
@@ -219,7 +219,7 @@ def test_a_stopped_build_leaves_no_worker_and_keeps_finished_results(two_groups:
 
 def test_two_concurrent_builds_compile_each_step_once(two_groups: Project) -> None:
     builds = [start(two_groups, "run", "--json") for _ in range(2)]
-    events = [[json.loads(line) for line in build.communicate(timeout=120)[0].splitlines()] for build in builds]
+    events = [[json.loads(line) for line in build.communicate(timeout=COMMAND_SECONDS)[0].splitlines()] for build in builds]
     assert [build.returncode for build in builds] == [0, 0]
     steps = [step for one in events for step in compiled(one)]
     assert sorted(steps) == ["compile:bad/npu/bad", "compile:good/npu/good"]

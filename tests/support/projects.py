@@ -19,7 +19,7 @@ from epbuild.survey.snapshot import list_snapshots
 from tests.support import warm_start
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-_SECONDS = 2700 if sys.platform == "win32" else 540
+COMMAND_SECONDS = 2700 if sys.platform == "win32" else 540
 """Time limit of a command. Under wine, the quickstart builds in more than 7 minutes."""
 _RUNTIMES = ("onnxruntime==", "onnxruntime-openvino==")
 """Requirements that pin a version of ONNX Runtime."""
@@ -93,7 +93,7 @@ class Project:
 
     def epbuild(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command that ends by itself. Use `command` to start one that does not."""
-        return warm_start.run(arguments, self.folder, self.command()[1], timeout=_SECONDS, cold=self.cold)
+        return warm_start.run(arguments, self.folder, self.command()[1], timeout=COMMAND_SECONDS, cold=self.cold)
 
     def run_script(self, script: str, *arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
         """Run the text of a Python script in the folder, with the environment of `epbuild`."""
