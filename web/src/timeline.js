@@ -183,7 +183,7 @@ function timelineDrawing(bars, width) {
     select(axis).call(
       axisBottom(scale)
         .ticks(Math.max(3, width / 110))
-        .tickFormat((value) => `${value} s`),
+        .tickFormat((value) => (Number(value) < 60 ? `${value} s` : formatSeconds(Number(value)))),
     );
   };
   const zoom = d3Zoom()

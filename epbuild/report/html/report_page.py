@@ -69,13 +69,13 @@ def render_page(document: Mapping[str, Any]) -> str:
 
 
 def _find_verdict(document: Mapping[str, Any]) -> str:
-    """Return whether the last build passed and the outputs are current. Allowed failures do not count."""
+    """Return whether the last build passed and its results are current. Allowed failures and the steps that they skip do not count."""
     build, steps = document["build"], document["steps"]
     if any(not failure["allowed"] for failure in document["failures"]):
         return "failed"
     if build is not None and build["exit_code"]:
         return "interrupted" if build["exit_code"] == _INTERRUPTED else "failed"
-    if all(step["state"] == "current" or step["errors"] for step in steps):
+    if all(step["state"] == "current" or step["errors"] or step["outcome"] == "skipped" for step in steps):
         return "passed"
     return "out of date" if build is not None else "not built"
 

@@ -98,6 +98,15 @@ def test_the_head_states_the_verdict(exit_code: int | None, state: str, failed: 
     assert f">{verdict}</strong>" in render_page(document)
 
 
+def test_a_build_with_allowed_failures_passed() -> None:
+    document = zoo_report()
+    document["build"]["exit_code"] = 0
+    document["failures"] = [{**failure, "allowed": True} for failure in document["failures"]]
+    page = render_page(document)
+    assert ">Passed</strong>" in page
+    assert "allowed to fail for 1 reason" in page
+
+
 def test_the_head_counts_failures_and_models() -> None:
     document = zoo_report()
     failed = sum(bool(step["errors"]) for step in document["steps"])
