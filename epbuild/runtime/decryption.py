@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from .contents import Contents
 from .encryption import EncryptionError, Header, check_key, decrypt, parse_key
-from .variants import OpenError, Variant
+from .variants import OpenError, Variant, format_path
 
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions
@@ -40,7 +40,7 @@ class Decryption:
         if self._names and key is None:
             file = next(iter(self._names))
             named = f" with the key {variant.key_id!r}" if variant.key_id is not None else ""
-            raise OpenError("EPB658", f"{file} was encrypted{named}; pass the key as decrypt=")
+            raise OpenError("EPB658", f"{format_path(file)} was encrypted{named}; pass the key as decrypt=")
         self._key = key or b""
         self._contexts = {file.resolve(): file for file in self._names if file not in variant.models.values()}
 
@@ -79,7 +79,7 @@ class Decryption:
     def _pass_context(self, path: Path, output: Any) -> None:
         file = self._contexts.get(path.resolve())
         if file is None:
-            raise OpenError("EPB658", f"the EP asks for {path}, which is not an encrypted file of the manifest")
+            raise OpenError("EPB658", f"the EP asks for {format_path(path)}, which is not an encrypted file of the manifest")
         with self._open(file) as (header, pieces):
             output.allocate(header.size)
             start = 0
@@ -97,9 +97,9 @@ class Decryption:
             with self._open_file(file) as source:
                 yield decrypt(source, self._key, self._names[file])
         except EncryptionError as error:
-            raise OpenError("EPB658", f"{file} cannot be decrypted: it {error}") from None
+            raise OpenError("EPB658", f"{format_path(file)} cannot be decrypted: it {error}") from None
         except OSError as error:
-            raise OpenError("EPB658", f"{file} cannot be read: {error.strerror or error}") from error
+            raise OpenError("EPB658", f"{format_path(file)} cannot be read: {error.strerror or error}") from error
 
     def _open_file(self, file: Path) -> BinaryIO:
         return io.BytesIO(self._contents[file]) if file in self._contents else file.open("rb")

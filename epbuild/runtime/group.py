@@ -16,7 +16,7 @@ from .decryption import Decryption, read_key
 from .devices import Fit, choose, process_wide
 from .operators import Places, register
 from .sdks import describe_newer_sdk
-from .variants import OpenError, Variant, find_variants, read_variants, select
+from .variants import OpenError, Variant, find_variants, format_path, read_variants, select
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtEpDevice, RunOptions, SessionOptions
@@ -219,7 +219,9 @@ def _open_session(
     except Exception as error:  # ONNX Runtime's exceptions have no common base class
         decryption.raise_failure()
         details = [newer] if newer is not None else []
-        raise OpenError("EPB636", f"ONNX Runtime cannot open {file} for {variant.target}: {error}", *details) from error
+        raise OpenError(
+            "EPB636", f"ONNX Runtime cannot open {format_path(file)} for {variant.target}: {error}", *details
+        ) from error
 
 
 def _pass_contents(

@@ -169,7 +169,8 @@ def _open(path: Path, packaging: Packaging, find_ep: FindEp) -> _Model:
     if packaging == "embed" and binary is not None:
         size = path.stat().st_size + binary.stat().st_size
         if size > PROTOBUF_LIMIT - _LENGTHS:
-            message = f"{path} with its context embedded would have {size:,} bytes, but readers do not support models over 2 GiB"
+            large = f"{format_path(path)} with its context embedded would have {size:,} bytes"
+            message = f"{large}, but readers do not support models over 2 GiB"
             raise ChangeRefused(Problem("EPB623", message))
     return _Model(path, header, node, binary, ep, path.parent / weights if weights is not None else None)
 
