@@ -16,7 +16,7 @@ from epbuild.plan.target import OptionFile, PlannedEp
 from epbuild.recipe.model import CompileSettings
 
 FORMAT = 2
-CONTRACT = 5
+CONTRACT = 6
 """Contract version. Increment it when a change to the worker or to the session group contract changes the content of results."""
 HERE = "here"
 """Field of the worker's document for values that are valid only on this machine, such as paths."""
