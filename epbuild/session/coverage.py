@@ -10,11 +10,13 @@ from msgspec.structs import asdict
 
 from epbuild.core.errors import Problem
 from epbuild.core.summary import Summarized, Summary
-from epbuild.plan.result import ActionResult, CompileResult, ModelResult, VerificationResult
+from epbuild.plan.measuring import ModelMeasurement, make_measurement_id
+from epbuild.plan.result import ActionResult, CompileResult, MeasurementResult, ModelResult, VerificationResult
 from epbuild.plan.steps import Action, Plan, SessionGroup
 from epbuild.plan.verification import Verification, make_verification_id
 from epbuild.session.events import Coverage, ModelCovered
 from epbuild.verify.fallback import FallbackNodes
+from epbuild.verify.figures import check_member_figures
 from epbuild.verify.live.judging import find_number_problems
 
 _FIGURES = {"cosine": 6, "snr_db": 1}
@@ -64,7 +66,7 @@ def list_all_models(
         if touched is not None and ident not in touched:
             continue
         problems, target = _find_problems(plan, ident, failures), group.target.name
-        verify = make_verification_id(group.group, target)
+        verify, measure = make_verification_id(group.group, target), make_measurement_id(group.group, target)
         result, checked = results.get(ident), results.get(verify)
         for step, member in zip(group.steps, group.members, strict=False):
             name = f"{group.group}/{member.name}" if names[target, member.name] > 1 else member.name
@@ -75,29 +77,34 @@ def list_all_models(
                 continue
             model = result.model(member.name)
             unverified = _find_verify_problems(plan.actions.get(verify), member.name, checked, failures)
+            unmeasured = _find_measure_problems(plan.actions.get(measure), member.name, results.get(measure), failures)
+            failed_checks = [*unverified, *unmeasured]
             row = ModelCovered(
                 step,
                 name,
                 target,
-                outcome=_get_outcome(group, model, is_verified=not unverified),
+                outcome=_get_outcome(group, model, is_verified=not unverified, is_measured=not unmeasured),
                 ep_context_nodes=len(model.nodes),
                 outside=FallbackNodes.of(model) if group.compiled else None,
-                reason=unverified[0].message if unverified else None,
+                reason=failed_checks[0].message if failed_checks else None,
                 size=result.size(model.files),
                 seconds=result.measured.members.get(member.name),
                 accuracy=_find_accuracy(checked, member.name),
                 verify=verify if unverified else None,
+                measure=measure if unmeasured else None,
             )
             rows.append(row)
     order = {model: number for number, model in enumerate(dict.fromkeys(row.model for row in rows))}
     return sorted(rows, key=lambda row: order[row.model])
 
 
-def _get_outcome(group: SessionGroup, model: ModelResult, *, is_verified: bool) -> Coverage:
+def _get_outcome(group: SessionGroup, model: ModelResult, *, is_verified: bool, is_measured: bool) -> Coverage:
     if not group.compiled:
         return "on the CPU"
     if not is_verified:
         return "failed verify"
+    if not is_measured:
+        return "failed measure"
     return "partial" if model.fallback_nodes else "whole"
 
 
@@ -113,6 +120,20 @@ def _find_verify_problems(
     if isinstance(result, VerificationResult):
         return tuple(find_number_problems(action, checked, result, fails=True))
     return failures.get(action.id, ())  # the failure applies to all models of the group, as none of them is emitted
+
+
+def _find_measure_problems(
+    action: Action | None, member: str, result: ActionResult | None, failures: Mapping[str, Sequence[Problem]]
+) -> Sequence[Problem]:
+    """Return the problems of a model's `measure` step. Empty if the step passed, was not run, or does not exist."""
+    if not isinstance(action, ModelMeasurement):
+        return ()
+    measured = next((measured for measured in action.members if measured.name == member), None)
+    if measured is None:
+        return ()
+    if isinstance(result, MeasurementResult):
+        return tuple(check_member_figures(action, measured, result))
+    return failures.get(action.id, ())  # as with `verify`, the failure applies to all models of the group
 
 
 def _find_accuracy(checked: ActionResult | None, member: str) -> dict[str, float] | None:

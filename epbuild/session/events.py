@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from epbuild.diff.byte_differences import FileDifference
     from epbuild.verify.fallback import FallbackNodes
 
-Coverage = Literal["whole", "partial", "on the CPU", "failed verify", "failed", "not built"]
+Coverage = Literal["whole", "partial", "on the CPU", "failed verify", "failed measure", "failed", "not built"]
 """`whole` and `partial`: the EPs of a target took all nodes of a model, or only some. `failed`: the model could not be compiled.
 
-`failed verify`: the model was compiled, but its `verify` step failed. `not built`: the model was never compiled.
+`failed verify` and `failed measure`: the model was compiled, but its `verify` or `measure` step failed. `not built`: the model was
+never compiled.
 """
 Comparison = Literal["same", "known", "different"]
 """Outcome of a comparison: equal bytes, only known differences of the target, or other differences."""
@@ -239,14 +240,14 @@ class ModelCovered(Event, frozen=True):
     """Name of the target."""
     outcome: Coverage
     """`whole` and `partial`: the EP took all nodes, or only some. `on the CPU`: the recipe has `compile: none` for the model.
-    `failed`: the model could not be compiled. `failed verify`: the model was compiled, but its verification failed.
-    `not built`: the model was not compiled."""
+    `failed`: the model could not be compiled. `failed verify` and `failed measure`: the model was compiled, but its
+    `verify` or `measure` step failed. `not built`: the model was not compiled."""
     ep_context_nodes: int | None = None
     """Number of EPContext nodes; null if nothing was compiled."""
     outside: FallbackNodes | None = None
     """Fallback nodes; None if nothing was compiled."""
     reason: str | None = None
-    """Reason why nothing was compiled, or why `verify` failed."""
+    """Reason why nothing was compiled, or why `verify` or `measure` failed."""
     size: int | None = None
     """Bytes of all files that the model needs. A shared context binary counts for each model."""
     seconds: float | None = None
@@ -255,6 +256,8 @@ class ModelCovered(Event, frozen=True):
     """Accuracy metrics; None if accuracy was not measured."""
     verify: str | None = None
     """Id of the failed `verify` step, if any."""
+    measure: str | None = None
+    """Id of the failed `measure` step, if any."""
 
 
 class ComparisonStarted(Event, frozen=True):

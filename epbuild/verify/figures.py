@@ -10,7 +10,7 @@ from msgspec import to_builtins
 from epbuild.core.errors import Problem, StepId
 from epbuild.core.units import format_count
 from epbuild.plan.made import Made
-from epbuild.plan.measuring import ModelMeasurement
+from epbuild.plan.measuring import MeasuredMember, ModelMeasurement
 from epbuild.plan.result import MeasurementResult
 from epbuild.recipe.model import MeasuredOn
 
@@ -19,24 +19,29 @@ _PLACES: Mapping[MeasuredOn, str] = {"device": "on the device", "emulator": "on 
 
 def check_figures(measurement: ModelMeasurement, result: MeasurementResult) -> Iterator[Problem]:
     """Yield a problem for each limit that a figure exceeds, and for each limit whose figure is missing."""
+    for member in measurement.members:
+        yield from check_member_figures(measurement, member, result)
+
+
+def check_member_figures(measurement: ModelMeasurement, member: MeasuredMember, result: MeasurementResult) -> Iterator[Problem]:
+    """Yield a problem for each limit of a member that a figure exceeds, and for each limit whose figure is missing."""
     step = StepId(measurement.id)
     wanted = measurement.choice.on
-    for member in measurement.members:
-        model = result.model(member.name)
-        place = describe_place(model.on, model.device)
-        for name, limit in member.limits:
-            found = model.figures.get(name)
-            subject, most = f"the model '{member.name}' has", f"the recipe expects at most {format_figure(name, limit)}"
-            if found is None:
-                hint = "Let the command of 'measure' report it, or remove the limit."
-                yield Problem("EPB657", f"{subject} no measured {name}; {most}", step, hint)
-                continue
-            message = f"{subject} a {name} of {format_figure(name, found)} {place}; {most}"
-            if model.on != wanted:
-                hint = f"Measure {_PLACES[wanted]}, or write `on: {model.on}` under 'measure' if this limit is meant."
-                yield Problem("EPB657", f"{message} {_PLACES[wanted]}, which cannot be compared", step, hint)
-            elif found > limit:
-                yield Problem("EPB656", message, step, "Change the model, or raise the limit.")
+    model = result.model(member.name)
+    place = describe_place(model.on, model.device)
+    for name, limit in member.limits:
+        found = model.figures.get(name)
+        subject, most = f"the model '{member.name}' has", f"the recipe expects at most {format_figure(name, limit)}"
+        if found is None:
+            hint = "Let the command of 'measure' report it, or remove the limit."
+            yield Problem("EPB657", f"{subject} no measured {name}; {most}", step, hint)
+            continue
+        message = f"{subject} a {name} of {format_figure(name, found)} {place}; {most}"
+        if model.on != wanted:
+            hint = f"Measure {_PLACES[wanted]}, or write `on: {model.on}` under 'measure' if this limit is meant."
+            yield Problem("EPB657", f"{message} {_PLACES[wanted]}, which cannot be compared", step, hint)
+        elif found > limit:
+            yield Problem("EPB656", message, step, "Change the model, or raise the limit.")
 
 
 def list_measured_figures(measured: Made, member: str) -> dict[str, Any]:

@@ -115,12 +115,16 @@ def test_the_example_measures_on_a_phone_that_adb_reaches(
     (workshop.folder / "classifier.onnx").write_bytes((workshop.folder / "decode.onnx").read_bytes())
     assert execute(["run"]) == 3
     assert "no devices/emulators found" in capsys.readouterr().err
+    assert execute(["report"]) == 0
+    assert "1 failed measure" in capsys.readouterr().out
     assert workshop.contents("classifier") == before
     (adb.parent / "phone").mkdir()
     assert execute(["run"]) == 0, "a failure on this machine is not remembered"
 
 
-def test_a_figure_above_its_limit_by_a_hair_leaves_the_earlier_output(workshop: Workshop) -> None:
+def test_a_figure_above_its_limit_by_a_hair_leaves_the_earlier_output(
+    workshop: Workshop, capsys: pytest.CaptureFixture[str]
+) -> None:
     measured(workshop, printing(latency_ms={"p50": 4.0001}))
     assert workshop.build().exit_code == 0
     before = workshop.contents("classifier")
@@ -149,6 +153,11 @@ def test_a_figure_above_its_limit_by_a_hair_leaves_the_earlier_output(workshop: 
         }
     ]
     assert said[1:] in document["failures"][0]["reason"]
+    capsys.readouterr()
+    assert execute(["coverage", "--json"]) == 0
+    for rows in (document["coverage"], json.loads(capsys.readouterr().out)["rows"]):
+        [row] = [row for row in rows if row["model"] == "classifier"]
+        assert (row["outcome"], row["reason"]) == ("failed measure", said)
 
 
 @pytest.mark.parametrize(

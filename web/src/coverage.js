@@ -35,6 +35,7 @@ export function drawCoverage(section) {
       el("span", {}, cellKey("partial", "3"), " fallback nodes"),
       el("span", {}, cellKey("on-the-CPU", "C"), " on the CPU"),
       el("span", {}, cellKey("failed-verify", "V"), " failed verify"),
+      el("span", {}, cellKey("failed-measure", "M"), " failed measure"),
       el("span", {}, cellKey("failed", "F"), " failed"),
       el("span", {}, cellKey("not-built", "N"), " not built"),
       el("label", {}, only, " show only models with incomplete coverage"),

@@ -21,18 +21,26 @@ export const outputByStep = new Map(report.outputs.map((output) => [output.step,
 export const targetByName = new Map(report.targets.map((target) => [target.name, target]));
 
 /** @type {import("./report-types.d.ts").Coverage["outcome"][]} */
-export const COVERAGE = ["whole", "partial", "on the CPU", "failed verify", "failed", "not built"];
+export const COVERAGE = ["whole", "partial", "on the CPU", "failed verify", "failed measure", "failed", "not built"];
 /** @type {import("./report-types.d.ts").Coverage["outcome"][]} */
-export const WORST_COVERAGE = ["failed", "failed verify", "not built", "partial", "on the CPU", "whole"];
+export const WORST_COVERAGE = ["failed", "failed verify", "failed measure", "not built", "partial", "on the CPU", "whole"];
 export const COVERAGE_WORDS = {
   whole: "whole",
   partial: "partial",
   "on the CPU": "on the CPU",
   "failed verify": "failed verify",
+  "failed measure": "failed measure",
   failed: "failed",
   "not built": "not built",
 };
-export const COVERAGE_LETTERS = { whole: "W", "on the CPU": "C", "failed verify": "V", failed: "F", "not built": "N" };
+export const COVERAGE_LETTERS = {
+  whole: "W",
+  "on the CPU": "C",
+  "failed verify": "V",
+  "failed measure": "M",
+  failed: "F",
+  "not built": "N",
+};
 
 /** @type {Record<string, string>} */
 export const OUTCOME_LETTERS = {

@@ -161,7 +161,8 @@ class ReportedCoverage(Struct, frozen=True):
     """Name of the target."""
     outcome: Coverage
     """`whole` and `partial`: the EPs took all nodes, or only some. `on the CPU`: the recipe has `compile: none` for the model.
-    `failed`: the model could not be compiled. `failed verify`: the model was compiled, but its verification failed.
+    `failed`: the model could not be compiled. `failed verify` and `failed measure`: the model was compiled, but its `verify` or
+    `measure` step failed.
     `not built`: the model was never compiled."""
     ep_context_nodes: int | None
     """Number of EPContext nodes; null if nothing was compiled."""
@@ -170,7 +171,7 @@ class ReportedCoverage(Struct, frozen=True):
     outside: tuple[ReportedOperator, ...]
     """Fallback nodes by operator and reason, most frequent first."""
     reason: str | None
-    """Reason why nothing was compiled or why verification failed."""
+    """Reason why nothing was compiled, or why `verify` or `measure` failed."""
     size: int | None
     """Bytes of all files that the model needs. A shared context binary counts in full for each model."""
     seconds: float | None

@@ -126,14 +126,15 @@ class CoveredView(View, frozen=True, kw_only=True):
     """Name of the target."""
     outcome: Coverage
     """`whole` and `partial`: the EPs took all nodes, or only some. `on the CPU`: the recipe has `compile: none` for the model.
-    `failed`: the model could not be compiled. `failed verify`: the model was compiled, but its verification failed.
+    `failed`: the model could not be compiled. `failed verify` and `failed measure`: the model was compiled, but its `verify` or
+    `measure` step failed.
     `not built`: the model was not compiled."""
     ep_context_nodes: int | None
     """Number of EPContext nodes; null if nothing was compiled."""
     left: tuple[LeftView, ...]
     """Fallback nodes, by operator and reason."""
     reason: str | None
-    """Reason why nothing was compiled or why verification failed."""
+    """Reason why nothing was compiled, or why `verify` or `measure` failed."""
     size: int | None
     """Bytes of all files that the model needs."""
     seconds: float | None

@@ -43,6 +43,7 @@ _COLORS: Mapping[Coverage, str] = {
     "partial": "33",
     "on the CPU": DIM,
     "failed verify": "31",
+    "failed measure": "31",
     "failed": "31",
     "not built": DIM,
 }
@@ -52,11 +53,12 @@ _LETTERS: Mapping[Coverage, str] = {
     "partial": "P",
     "on the CPU": "C",
     "failed verify": "V",
+    "failed measure": "M",
     "failed": "F",
     "not built": "N",
 }
 _COMPILES = ("compile:", "share:")
-_LEGEND = "W whole, number of fallback nodes, C on the CPU, V failed verify, F failed, N not built"
+_LEGEND = "W whole, number of fallback nodes, C on the CPU, V failed verify, M failed measure, F failed, N not built"
 MAX_MODELS = 24
 """Maximum number of models that a build and a report list."""
 _MAX_TARGETS = 3
@@ -288,7 +290,7 @@ def _format_reason(row: ModelCovered) -> str:
 
 def _is_shown(row: ModelCovered, shown: frozenset[str]) -> bool:
     """Return whether a row's reasons were already shown with its failed step."""
-    return (row.verify or row.step) in shown
+    return (row.verify or row.measure or row.step) in shown
 
 
 def _format_cells(row: ModelCovered) -> tuple[str, str, str, str]:

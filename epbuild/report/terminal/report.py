@@ -17,6 +17,7 @@ from epbuild.commands.reporting.changes import ComparedModel, ModelChange, Repor
 from epbuild.commands.reporting.recipe_values import ReportedCoverage
 from epbuild.commands.reporting.values import Report, ReportedBuild
 from epbuild.core.units import format_count
+from epbuild.plan.measuring import make_measurement_id
 from epbuild.plan.result import FallbackNode
 from epbuild.plan.verification import make_verification_id
 from epbuild.publish.sizes import SharingSaved
@@ -124,6 +125,7 @@ def _to_covered(row: ReportedCoverage) -> ModelCovered:
         row.seconds,
         row.accuracy,
         make_verification_id(row.group, row.target) if row.outcome == "failed verify" else None,
+        make_measurement_id(row.group, row.target) if row.outcome == "failed measure" else None,
     )
 
 
