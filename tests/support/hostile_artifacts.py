@@ -28,6 +28,7 @@ from epbuild.catalog.catalog import entry, known_eps
 from epbuild.core.errors import EpbuildError
 from epbuild.onnxfile.edit.rewrite import relink
 from epbuild.onnxfile.read.wire import MalformedModel
+from epbuild.runtime import encryption
 from epbuild.verify.artifact import find_artifacts
 from epbuild.verify.inspection import inspect_files
 from epbuild.verify.static import check_artifact
@@ -195,6 +196,7 @@ def main(corpus: Path, work: Path, inputs: int, seed: int) -> None:
     watch = Watch()
     for ep in known_eps():  # the catalog is read once, from epbuild's own folder
         entry(ep)
+    assert encryption.MAGIC  # the module is read in advance; epbuild reads it when it meets a file that is no model
     outcomes: Counter[str] = Counter()
     crashes: list[str] = []
     for case in cases:  # every module is read in advance too
