@@ -48,6 +48,7 @@ _PANELS = {
         "graph": "Draw the plan as a tree, SVG, DOT or Mermaid.",
         "log": "Print the log of a step's last run.",
         "coverage": "Show how much of each model runs on the EP, and why not more.",
+        "measure": "Measure load time, latency and memory of compiled models.",
         "report": "Report coverage, sizes, times and accuracy of builds.",
     },
     "Artifacts": {
@@ -77,7 +78,7 @@ _COMMANDS = {name: text for commands in _PANELS.values() for name, text in comma
 _SHARED_MODULES = {
     **dict.fromkeys(("inspect", "diff", "relink", "merge"), "artifacts"),
     **dict.fromkeys(("plan", "explain", "log"), "steps"),
-    **dict.fromkeys(("run", "coverage"), "run"),
+    **dict.fromkeys(("run", "coverage", "measure"), "run"),
     **dict.fromkeys(("clean", "gc"), "cleaning"),
     **dict.fromkeys(("doctor", "devices", "version"), "doctor"),
 }

@@ -1,4 +1,4 @@
-"""`epbuild run` and `epbuild coverage`: build out-of-date steps."""
+"""`epbuild run`, `epbuild coverage` and `epbuild measure`: build out-of-date steps."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from epbuild.commands.watch import SourceWatch
 from epbuild.core.errors import EpbuildError
 from epbuild.core.user_settings import get_jobs
 from epbuild.engine.events import Progress
-from epbuild.report.json.build import build_coverage_document, plan_document
+from epbuild.report.json.build import build_coverage_document, build_measurements_document, plan_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.listeners import Listener, WaitingRow
 from epbuild.report.terminal.coverage import print_coverage, print_coverage_details, print_coverage_markdown
+from epbuild.report.terminal.measurements import print_measurements
 from epbuild.report.terminal.plan import print_plan
 from epbuild.report.terminal.progress import make_coverage_reporter, make_reporter
 from epbuild.session.build_result import BuildFailed
@@ -253,3 +254,54 @@ def coverage(
     else:
         print_coverage(rows)
     return 0
+
+
+@app.command(
+    exits={0: "every model was measured and meets its limits", 1: "a step failed, or a figure is above its limit or missing"}
+)
+def measure(
+    target: arguments.Target,
+    *,
+    jobs: arguments.Jobs = None,
+    retry: arguments.Retry = False,
+    locked: arguments.Locked = False,
+    remote: arguments.Remote,
+    cluster: arguments.Cluster,
+    settings: arguments.Settings,
+    json: arguments.Json = False,
+) -> int:
+    """Measure the compiled models of RECIPE for which `measure` is set, and print load time, latency and memory.
+
+    Models that are not compiled yet are compiled. Current figures are printed again, without a new measurement. A failed model does not
+    stop the others. Nothing is emitted.
+    """
+    selection = target.selection()
+    request = Request(
+        recipe=selection.recipe,
+        selection=selection.steps or ("measure:*",),
+        places=selection.places,
+        settings=tuple(settings),
+        jobs=jobs or get_jobs(),
+        keep_going=True,
+        emits=False,
+        retry=retry,
+        locked=locked,
+        remote=remote.choice,
+        cluster=None if remote.offline else cluster.address(insecure=remote.insecure),
+    )
+    code = 0
+    with make_coverage_reporter() as progress:
+        try:
+            api.run(request, progress)
+        except BuildFailed as error:
+            failed, code = error.problems, error.result.finished.exit_code
+    rows = api.report(request).measurements
+    if json:
+        print_json(build_measurements_document(rows))
+    else:
+        print_measurements(rows)
+    if code:
+        from epbuild.report.terminal.problems import print_errors
+
+        print_errors(failed)
+    return code

@@ -12,6 +12,7 @@ from epbuild.plan.steps import Step
 Places = Mapping[str, Position]
 """Positions of the globs that were read from a file, by glob."""
 NOWHERE: Places = MappingProxyType({})
+_ADD_MEASURE = "The recipe measures nothing: add `measure: {on: device}` to a target or a group."
 
 
 def match_ids(ids: Mapping[str, object], glob: str) -> list[str]:
@@ -38,7 +39,8 @@ def select_steps(steps: Iterable[Step], selection: Sequence[str], places: Places
     for glob in selection:
         found = match_ids(by_id, glob)
         if not found:
-            hint = suggest_nearest(glob, by_id) or "List the steps with `epbuild plan`."
+            measures = not glob.startswith("measure:") or any(step.kind == "measure" for step in ordered)
+            hint = (suggest_nearest(glob, by_id) or "List the steps with `epbuild plan`.") if measures else _ADD_MEASURE
             unmatched.append(Problem("EPB240", f"no step matches '{glob}'", places.get(glob), hint))
         waiting += found
     kept: set[str] = set()

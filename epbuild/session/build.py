@@ -28,7 +28,7 @@ from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Cost, Runnable
 from epbuild.plan.key import compute_action_key, describe_differences
 from epbuild.plan.made import Made
-from epbuild.plan.measuring import ModelMeasurement
+from epbuild.plan.measuring import ModelMeasurement, make_measurement_id
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import DIAGNOSTICS, ActionResult, get_diagnostics, make_action_record
 from epbuild.plan.steps import Action, Emission, SessionGroup
@@ -220,8 +220,9 @@ class BuildExecutor:
         return list_all_models(self._plan, self._results, self._failures)
 
     def _is_new(self, group: SessionGroup) -> bool:
-        """Return whether this build compiled a session group, restored it, or verified it."""
-        its = {group.id, make_verification_id(group.group, group.target.name)}
+        """Return whether this build compiled a session group, restored it, verified it, or measured it."""
+        where = group.group, group.target.name
+        its = {group.id, make_verification_id(*where), make_measurement_id(*where)}
         return not its.isdisjoint(self._todo) or self._ledger.outcomes.get(group.steps[-1]) == "restored"
 
     def _find_savings(self) -> Iterator[SharingSaved]:

@@ -24,6 +24,7 @@ COMMANDS = {
     "run --check": 1,
     "run nowhere.yaml": 2,
     "coverage nowhere.yaml": 2,
+    "measure": 2,
     "report": 0,
     "explain *": 0,
     "graph --format mermaid": 0,

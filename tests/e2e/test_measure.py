@@ -40,3 +40,6 @@ def test_the_emulator_is_measured_only_on_request_and_marked(project: Project) -
     assert (row["figures"], row["files"]) == (measured["figures"], ["profile.csv", "profile_qnn.log"])
     assert list((project.folder / ".epbuild" / "logs").rglob("left/profile.csv"))
     assert "on an emulator" in done.stdout
+    table = project.epbuild("measure", "measure:left/*").stdout.splitlines()
+    assert table[0].startswith("On an emulator 'cpu from ")
+    assert table[-1].startswith("left/npu/left ")

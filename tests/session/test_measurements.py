@@ -209,6 +209,32 @@ def test_files_that_cannot_be_kept_are_refused(workshop: Workshop, line: str) ->
     assert workshop.failures == ["EPB461"]
 
 
+def test_measure_prints_new_and_current_figures_and_emits_nothing(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    measured(workshop, printing(load_ms=1234.5, latency_ms={"p50": 4.0001}, peak_memory=4096, device="SM-S918B"), "latency_ms: 4")
+    table = [
+        "On the device 'SM-S918B'          load       p50       p95     first      memory",
+        "classifier/plain/classifier   1,234 ms     4 ms!         -         -      4.1 kB",
+        "! above the limit of the recipe",
+    ]
+    assert execute(["measure"]) == 1
+    said = capsys.readouterr()
+    assert said.out.splitlines() == table
+    assert f"[1/2] built {CLASSIFIER}" in said.err
+    assert "[EPB656]" in said.err
+    assert not workshop.output("classifier").exists()
+    measured(workshop, printing(load_ms=1234.5, latency_ms={"p50": 4.0001}, peak_memory=4096, device="SM-S918B"), "latency_ms: 5")
+    assert execute(["measure", "--json"]) == 0
+    said = capsys.readouterr()
+    assert "built" not in said.err
+    [row] = json.loads(said.out)["rows"]
+    assert (row["step"], row["figures"]["load_ms"], row["device"]) == (MEASURE, 1234.5, "SM-S918B")
+    assert execute(["measure", "compile:*"]) == 0
+    assert capsys.readouterr().out == "The selected steps measured nothing.\n"
+    workshop.write_recipe()
+    assert execute(["measure"]) == 2
+    assert "The recipe measures nothing: add `measure: {on: device}` to a target or a group." in capsys.readouterr().err
+
+
 def test_a_limit_without_a_measurement_is_refused(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
     workshop.write_recipe((EXPECT, EXPECT.replace("}", ", load_ms: 1}")))
     assert execute(["validate"]) == 2

@@ -57,6 +57,7 @@ DOCUMENTS = (
     _Document("plan --matrix N", build.MatrixDocument),
     _Document("explain --json", build.ExplanationDocument),
     _Document("coverage --json", build.CoverageDocument),
+    _Document("measure --json", build.MeasurementsDocument),
     _Document("inspect --json FILE", inspected.InspectedModel),
     _Document("inspect --json FILE FILE..., inspect --json FOLDER", inspected.Inspection),
     _Document("verify --json", checks.FindingsDocument),

@@ -276,7 +276,7 @@ class ReportedAccuracy(Struct, frozen=True):
 
 
 class ReportedMeasurement(Struct, frozen=True):
-    """Figures of a compiled model that a command of the recipe measured."""
+    """Measured figures of a compiled model."""
 
     step: str
     """Measure step."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET, UnsetType
 
+from epbuild.commands.reporting.recipe_values import ReportedMeasurement
 from epbuild.plan.steps import StepKind
 from epbuild.report.json.documents import Document, ProblemView, View, build_problem_views, build_view, to_plain
 from epbuild.session.events import Coverage
@@ -150,6 +151,13 @@ class CoverageDocument(Document, frozen=True, kw_only=True):
     """Coverage of each model for each target."""
 
 
+class MeasurementsDocument(Document, frozen=True, kw_only=True):
+    """Document that `measure --json` prints."""
+
+    rows: tuple[ReportedMeasurement, ...]
+    """Figures of each measured model for each target."""
+
+
 class ChangeView(View, frozen=True, kw_only=True):
     """Input of a step that changed since the last build."""
 
@@ -276,6 +284,11 @@ def print_matrix(jobs: Iterable[RunnerJob]) -> None:
 def build_coverage_document(rows: Sequence[ModelCovered]) -> CoverageDocument:
     """Return the document of `coverage --json`."""
     return CoverageDocument(rows=tuple(build_view(CoveredView, row, left=_build_left_views(row)) for row in rows))
+
+
+def build_measurements_document(rows: Sequence[ReportedMeasurement]) -> MeasurementsDocument:
+    """Return the document of `measure --json`."""
+    return MeasurementsDocument(rows=tuple(rows))
 
 
 def build_explanation_document(recipe: str, found: Sequence[Explanation]) -> ExplanationDocument:
