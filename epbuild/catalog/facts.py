@@ -116,7 +116,10 @@ class WeightsRule(Struct, frozen=True):
     name: str
     """Name of the weights file. `{stem}` stands for the name of the context binary without its suffix."""
     extent: str
-    """Regular expression for a context binary. Its groups `offset` and `size` are the place of one weight in the weights file."""
+    """Regular expression for a context binary. Its groups `offset` and `size` are the place of one weight in the weights file.
+
+    Its optional group `name` is the name of the weight, with the escapes of XML.
+    """
 
 
 class Binary(Struct, frozen=True):

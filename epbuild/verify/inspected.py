@@ -16,6 +16,17 @@ class InspectedValue(TypedDict):
     """Dimensions: numbers, symbols, or null for unknown dimensions. Null if the rank is unknown."""
 
 
+class InspectedPart(TypedDict):
+    """Bytes of a weights file that belong to certain weights."""
+
+    names: list[str]
+    """Names of the weights with these bytes, as in the context."""
+    offset: int
+    """Position of the first byte in the file."""
+    size: int
+    """Number of bytes."""
+
+
 class InspectedWeights(TypedDict):
     """File beside a context binary that contains the context's weights."""
 
@@ -25,6 +36,8 @@ class InspectedWeights(TypedDict):
     """Bytes of the file."""
     sha256: str
     """Digest of the file."""
+    parts: list[InspectedPart]
+    """Parts of the file, largest first; empty if the context names no weights, or more than 100,000."""
 
 
 class InspectedNode(TypedDict):

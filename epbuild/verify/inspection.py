@@ -20,7 +20,7 @@ from epbuild.onnxfile.read.epcontext import EPContextNode, read_compatibility
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader, format_operator
 from epbuild.onnxfile.read.payload import Payload
-from epbuild.onnxfile.read.weights_files import find_weights, name_weights
+from epbuild.onnxfile.read.weights_files import find_weights, list_weights_parts, name_weights
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.result import FallbackNode, ValueType
 from epbuild.verify.artifact import list_artifact_files
@@ -29,7 +29,7 @@ from epbuild.verify.manifest import BadManifest, read_manifest
 from epbuild.verify.signature import get_signature
 
 if TYPE_CHECKING:
-    from epbuild.verify.inspected import BrokenModel, InspectedModel, InspectedWeights, Inspection, SharedFile
+    from epbuild.verify.inspected import BrokenModel, InspectedModel, InspectedPart, InspectedWeights, Inspection, SharedFile
 
 FORMAT = 1
 _ATTRIBUTES = (
@@ -170,11 +170,15 @@ def _describe_node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict
 
 
 def _describe_weights(path: Path, node: EPContextNode, contexts: _Contexts) -> InspectedWeights | None:
-    weights = find_weights(path, node, find_source_entry(node.source))
+    entry = find_source_entry(node.source)
+    weights = find_weights(path, node, entry)
     if weights is None:
         return None
     payload = Payload.whole(path.parent / weights)
-    return {"reference": weights, "size": payload.size, "sha256": contexts.digest(payload)}
+    parts: list[InspectedPart] = [
+        {"names": list(part.names), "offset": part.offset, "size": part.size} for part in list_weights_parts(path, node, entry)
+    ]
+    return {"reference": weights, "size": payload.size, "sha256": contexts.digest(payload), "parts": parts}
 
 
 def _count_other_operators(header: ModelHeader) -> dict[str, int]:

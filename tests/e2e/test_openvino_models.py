@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from epbuild.verify.inspection import inspect_model
 from tests.onnxfile.context_models import OPENVINO, compiled
 from tests.support.projects import Project
 from tests.support.quick_builds import write_model
@@ -45,6 +46,9 @@ def test_openvino_model_keeps_its_weights_when_it_moves(openvino: Path, tmp_path
     write_model(tmp_path / "source.onnx", seed=1)
     run(openvino, _WRITE, tmp_path / "source.onnx", tmp_path / "net.xml")
     compiled(tmp_path / "m.onnx", source=OPENVINO, binary="net.xml")
+    [node] = inspect_model(tmp_path / "m.onnx")["ep_context_nodes"]
+    assert node["weights"] is not None
+    assert [(part["offset"], part["size"]) for part in node["weights"]["parts"]] == [(0, 64 * 64 * 4)]
     for arguments in (
         ("inspect", "m.onnx"),
         ("verify", "m.onnx"),

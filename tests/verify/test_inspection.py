@@ -64,7 +64,8 @@ def test_weights_beside_a_context_are_shown(tmp_path: Path) -> None:
     model = encapsulated(tmp_path / "m.onnx")
     [node] = inspect_model(model)["ep_context_nodes"]
     digest = hashlib.sha256((tmp_path / "net.bin").read_bytes()).hexdigest()
-    assert node["weights"] == {"reference": "net.bin", "size": 32, "sha256": digest}
+    parts = [{"names": ["w"], "offset": 16, "size": 16}]
+    assert node["weights"] == {"reference": "net.bin", "size": 32, "sha256": digest, "parts": parts}
     encapsulated(tmp_path / "n.onnx")
     assert [Path(shared["file"]).name for shared in inspect_files([tmp_path])["shared"]] == ["net.xml", "net.bin"]
     (tmp_path / "net.bin").unlink()
@@ -73,6 +74,32 @@ def test_weights_beside_a_context_are_shown(tmp_path: Path) -> None:
         None,
         "the weights 'net.bin' of the context 'net.xml' do not exist beside 'm.onnx'",
     )
+
+
+def constant(name: str, offset: int, size: int) -> str:
+    return f'<layer id="1" name="{name}" type="Const" version="opset1">\n\t<data shape="2" offset="{offset}" size="{size}" />'
+
+
+def test_the_parts_of_a_weights_file_are_listed_largest_first(tmp_path: Path) -> None:
+    model = encapsulated(tmp_path / "m.onnx")
+    unnamed = '<data offset="24" size="8" />'
+    found = [constant("a", 0, 4), unnamed, constant("b&quot;&amp;&lt;>", 4, 20), constant("c", 4, 20)]
+    (tmp_path / "net.xml").write_text("".join(found), encoding="utf-8")
+    [node] = inspect_model(model)["ep_context_nodes"]
+    assert node["weights"] is not None
+    assert node["weights"]["parts"] == [
+        {"names": ['b"&<>', "c"], "offset": 4, "size": 20},
+        {"names": ["a"], "offset": 0, "size": 4},
+    ]
+
+
+def test_a_hostile_context_has_no_parts_and_is_read_in_time(tmp_path: Path) -> None:
+    model = encapsulated(tmp_path / "m.onnx")
+    for content in ('name="' * 20_000, 'name="w" type="Const" ' * 5_000, constant("w", 0, 1) + 'offset="0" size="1"' * 100_000):
+        (tmp_path / "net.xml").write_text(content, encoding="utf-8")
+        [node] = inspect_model(model)["ep_context_nodes"]
+        assert node["weights"] is not None
+        assert node["weights"]["parts"] == []
 
 
 def test_every_attribute_is_shown_and_defaults_are_marked(tmp_path: Path) -> None:

@@ -40,6 +40,13 @@ def test_matches_across_chunk_boundaries_are_found(file: Path, content: bytes, s
     assert found == re.findall(pattern, content)
 
 
+def test_the_end_of_a_match_is_no_second_match(file: Path) -> None:
+    file.write_bytes(b"x" * 10 + b"name soc=1;" + b"x" * 10)
+    for chunk in range(1, 32):
+        found = Payload.whole(file).find_matches(rb"(?:name )?soc=[0-9];", chunk=chunk, longest=12)
+        assert [match[0] for match in found] == [b"name soc=1;"]
+
+
 def test_a_digest_covers_only_its_range(file: Path) -> None:
     file.write_bytes(b"before" + SHARED + b"after")
     assert Payload(file, 6, len(SHARED)).sha256() == hashlib.sha256(SHARED).hexdigest()

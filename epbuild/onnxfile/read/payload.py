@@ -65,6 +65,7 @@ class Payload(Struct, frozen=True):
                 if match.start() >= sure:
                     break
                 yield match
+                sure = max(sure, match.end())
             held = held[sure:]
 
     def _read_chunks(self, size: int = _CHUNK) -> Iterator[bytes]:

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import html
+import itertools
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Protocol
+
+from msgspec import Struct
 
 from epbuild.core.safepath import BadReference, MissingReference, locate, shorten_reference
 from epbuild.onnxfile.read.epcontext import EPContextNode, resolve
 from epbuild.onnxfile.read.payload import Payload
+
+_MAX_WEIGHTS = 100_000
+
+
+class WeightsPart(Struct, frozen=True):
+    """Bytes of a weights file, and the weights that they belong to. Equal weights can have the same bytes."""
+
+    names: tuple[str, ...]
+    """Names of the weights, as in the context binary."""
+    offset: int
+    size: int
 
 
 class WeightsRule(Protocol):
@@ -57,7 +73,7 @@ def find_weights(model: Path, node: EPContextNode, ep: ContextEp | None) -> str 
     if name is None or ep is None or ep.weights_rule is None:
         return None
     shown = shorten_reference(name)
-    extents = Payload.whole(resolve(model, node)).find_matches(ep.weights_rule.extent.encode())
+    extents = _find_extents(model, node, ep.weights_rule)
     needed = max((int(match["offset"]) + int(match["size"]) for match in extents), default=0)
     try:
         size = locate(model.parent, name, "weights file").stat().st_size
@@ -72,3 +88,27 @@ def find_weights(model: Path, node: EPContextNode, ep: ContextEp | None) -> str 
     if size < needed:
         raise BadReference(f"the weights '{shown}' have {size:,} bytes; the context '{node.reference}' needs {needed:,}")
     return name
+
+
+def list_weights_parts(model: Path, node: EPContextNode, ep: ContextEp | None) -> tuple[WeightsPart, ...]:
+    """Return the parts of the weights file of a node's context, largest first.
+
+    Return an empty tuple if the context names no weights, or more than 100,000. Raises BadReference and OSError if the context
+    cannot be read.
+    """
+    if node.reference is None or ep is None or ep.weights_rule is None or name_weights(node.reference, ep) is None:
+        return ()
+    extents = list(itertools.islice(_find_extents(model, node, ep.weights_rule), _MAX_WEIGHTS + 1))
+    if len(extents) > _MAX_WEIGHTS:
+        return ()
+    names: dict[tuple[int, int], list[str]] = {}
+    for match in extents:
+        name = match.groupdict().get("name")
+        if name is not None:
+            names.setdefault((int(match["offset"]), int(match["size"])), []).append(html.unescape(name.decode(errors="replace")))
+    parts = (WeightsPart(tuple(found), *place) for place, found in names.items())
+    return tuple(sorted(parts, key=lambda part: (-part.size, part.offset)))
+
+
+def _find_extents(model: Path, node: EPContextNode, rule: WeightsRule) -> Iterator[re.Match[bytes]]:
+    return Payload.whole(resolve(model, node)).find_matches(rule.extent.encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,8 @@ _LABEL = 16
 _RED, _GREEN, _YELLOW, _PLAIN = "31", "32", "33", ""
 _MAX_NODES = 5
 """Maximum number of nodes to name per operator. `--json` names all."""
+_MAX_PARTS = 5
+"""Maximum number of parts of a weights file to show. `--json` lists all."""
 _NUMBERS = ("main_context", "embed_mode", "max_size")
 _QUANTIZING = {"QuantizeLinear", "DequantizeLinear", "com.microsoft::QuantizeLinear", "com.microsoft::DequantizeLinear"}
 _QUANTIZING_NOTE = (
@@ -112,6 +114,8 @@ def _list_node_facts(node: Mapping[str, Any]) -> Iterator[_Line]:
     if node["weights"]:
         weights = node["weights"]
         yield "weights", f"{weights['reference']} ({format_size(weights['size'])}), sha256 {weights['sha256']}", _PLAIN
+    if node["sha256"]:
+        yield from _list_weights_parts(node["weights"]["parts"] if node["weights"] else [])
     if node["problem"]:
         yield "problem", node["problem"], _RED
     for label, name in (
@@ -129,6 +133,18 @@ def _list_node_facts(node: Mapping[str, Any]) -> Iterator[_Line]:
     own = [text for text in own if not text.startswith("ep_cache_context ")]
     if own:
         yield "EP attributes", ", ".join(own), _PLAIN
+
+
+def _list_weights_parts(parts: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
+    """Yield the largest parts of a weights file, and the number and size of the others."""
+    if not parts:
+        yield "size by weight", "unknown: no usable list of weights in the context", _PLAIN
+    for number, part in enumerate(parts[:_MAX_PARTS]):
+        names = join_names(part["names"], _MAX_NODES)
+        yield "size by weight" if number == 0 else "", f"{names}: {format_size(part['size'])}", _PLAIN
+    others = parts[_MAX_PARTS:]
+    if others:
+        yield "", f"{format_count(len(others), 'smaller part')}: {format_size(sum(part['size'] for part in others))}", _PLAIN
 
 
 def _list_model_facts(found: Mapping[str, Any]) -> Iterator[_Line]:

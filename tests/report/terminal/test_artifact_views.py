@@ -112,6 +112,15 @@ def test_an_inspection_shows_the_contents_and_problems_of_each_node(capsys: pyte
         assert line in squeezed
 
 
+def test_an_inspection_shows_the_largest_weights_and_counts_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [{"names": [f"w{size}", "same"], "offset": 0, "size": size * 1000} for size in range(9, 1, -1)]
+    weights = {"reference": "net.bin", "size": 44_000, "sha256": "ab" * 32, "parts": parts}
+    lines = [" ".join(line.split()) for line in inspected(capsys, ep_context_nodes=[{**NODE, "weights": weights}]).splitlines()]
+    start = lines.index("size by weight w9, same: 9.0 kB")
+    assert lines[start + 4 : start + 6] == ["w5, same: 5.0 kB", "3 smaller parts: 9.0 kB"]
+    assert "size by weight unknown: no usable list of weights in the context" in " ".join(inspected(capsys).split())
+
+
 def test_an_inspection_of_a_fully_compiled_model_shows_no_cpu_fallback(capsys: pytest.CaptureFixture[str]) -> None:
     assert "CPU fallback none" in " ".join(inspected(capsys, other_operators={}).split())
 
