@@ -62,6 +62,12 @@ def format_figure(name: str, value: float) -> str:
     return f"{value:,.0f} bytes" if name == "peak_memory" else f"{value!r} ms".replace(".0 ms", " ms")
 
 
+def format_figures(figures: Mapping[str, float], limits: Mapping[str, float]) -> str:
+    """Return figures with their limits, as a list."""
+    texts = {name: f" (limit {format_figure(name, limit)})" for name, limit in limits.items()}
+    return ", ".join(f"{name} {format_figure(name, value)}{texts.get(name, '')}" for name, value in figures.items())
+
+
 def format_measurement_note(result: MeasurementResult) -> str:
     """Return the note for a finished step: the largest figures, where they were measured, and the number of files."""
     names = dict.fromkeys(name for model in result.models for name in model.figures)

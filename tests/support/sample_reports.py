@@ -55,7 +55,8 @@ def hostile_report() -> Document:
             return {name: harmed(item, name) for name, item in value.items()}
         if isinstance(value, list):
             return [harmed(item, key) for item in value]
-        return f"{HOSTILE}{value}" if isinstance(value, str) and key not in fixed else value
+        is_fixed = key in fixed or (key, value) == ("on", "device")
+        return f"{HOSTILE}{value}" if isinstance(value, str) and not is_fixed else value
 
     changed: Document = harmed(document)
     return changed
@@ -133,6 +134,19 @@ def before(row: Document, at: int) -> Document | None:
 
 def after(file: Document) -> Document:
     return {key: file[key] for key in ("size", "sha256")}
+
+
+def measurement(row: Document) -> Document:
+    """Return the figures of a verified model. The latency of inaccurate models is above its limit."""
+    return {
+        **{key: row[key] for key in ("group", "target", "member")},
+        "step": f"measure:{row['group']}/{row['target']}",
+        "figures": {"load_ms": 250.5, "latency_ms.p50": 4.25 if row["outcome"] == "passed" else 6.5, "peak_memory": 181_000_000},
+        "limits": {"latency_ms.p50": 5, "latency_ms.p95": 6},
+        "on": "device",
+        "device": "SM-S918B",
+        "files": [],
+    }
 
 
 class _Maker:
@@ -363,7 +377,7 @@ class _Maker:
             "outputs": self.outputs,
             "sharing": self.sharing,
             "accuracy": self.accuracy,
-            "measurements": [],
+            "measurements": [*map(measurement, self.accuracy)],
             "build": {
                 "began": "2026-11-23T03:48:00Z",
                 "seconds": round(max(self._ended.values()) + 0.2, 3),

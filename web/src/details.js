@@ -174,12 +174,13 @@ export function logEnd(step, open = false) {
 function cellDetails(row) {
   return [
     coverageDetails(row),
-    [row.step, verifyStep(row)].flatMap((step) => stepById.get(step)?.errors ?? []).map(errorDetails),
+    [row.step, verifyStep(row), measureStep(row)].flatMap((step) => stepById.get(step)?.errors ?? []).map(errorDetails),
     definitionList([
       ["Model", detailLink(row.model, { model: row.model })],
       ["Target", targetLink(row.target)],
       ["Step", stepLink(row.step)],
       ["Verified by", stepById.has(verifyStep(row)) ? stepLink(verifyStep(row)) : null],
+      ["Measured by", stepById.has(measureStep(row)) ? stepLink(measureStep(row)) : null],
     ]),
   ];
 }
@@ -187,6 +188,11 @@ function cellDetails(row) {
 /** @param {import("./report-types.d.ts").Coverage} row */
 function verifyStep(row) {
   return `verify:${row.group}/${row.target}`;
+}
+
+/** @param {import("./report-types.d.ts").Coverage} row */
+function measureStep(row) {
+  return `measure:${row.group}/${row.target}`;
 }
 
 /** @param {import("./report-types.d.ts").Coverage} row */

@@ -7,6 +7,7 @@ import { prepareDetails } from "./details.js";
 import { drawDifferences } from "./differences.js";
 import { byId } from "./elements.js";
 import { drawGraph } from "./graph.js";
+import { drawMeasurements } from "./measurements.js";
 import { drawOverview } from "./overview.js";
 import { preparePanel } from "./panel.js";
 import { drawLock, drawProvenance } from "./provenance.js";
@@ -23,6 +24,7 @@ const SECTIONS = [
   ["timeline", drawTimeline],
   ["sizes", drawSizes],
   ["accuracy", drawAccuracy],
+  ["measurements", drawMeasurements],
   ["differences", drawDifferences],
   ["provenance", drawProvenance],
   ["lock", drawLock],

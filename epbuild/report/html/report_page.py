@@ -23,6 +23,7 @@ from epbuild.commands.reporting.values import Report
 from epbuild.core.units import format_count
 from epbuild.report.formatting import Table, format_size
 from epbuild.report.json.documents import report_document
+from epbuild.verify.figures import describe_place, format_figures
 
 _FOLDER = Path(__file__).with_name("page")
 _STYLES = ("theme.css", "page.css", "charts.css", "small.css")
@@ -121,7 +122,7 @@ def _read(name: str) -> str:
 
 
 def render_static_tables(document: Mapping[str, Any]) -> str:
-    """Return HTML tables of coverage, failures, sizes, savings by sharing and digests of models, and the logs of failures."""
+    """Return HTML tables of coverage, failures, sizes, savings by sharing, measurements and digests of models, and the logs of failures."""
     coverage = (
         (
             row["model"],
@@ -147,12 +148,22 @@ def render_static_tables(document: Mapping[str, Any]) -> str:
         )
         for one in document["sharing"]
     )
+    measurements = (
+        (
+            f"{one['group']}/{one['member']}",
+            one["target"],
+            describe_place(one["on"], one["device"]),
+            format_figures(one["figures"], one["limits"]),
+        )
+        for one in document["measurements"]
+    )
     models = ((one["name"], one["source"], one["sha256"] or "") for one in document["models"])
     tables = (
         Table("Coverage", ("Model", "Target", "Coverage", "Size", "Fallback nodes"), tuple(coverage)),
         Table("Failures", ("Step", "Error", "What to do"), tuple(failures)),
         Table("Outputs", ("Output", "Targets", "Size"), tuple(outputs)),
         Table("Sharing", ("Group", "Target", "Size", "Each model alone", "Saved"), tuple(sharing)),
+        Table("Measurements", ("Model", "Target", "Measured", "Figures"), tuple(measurements)),
         Table("Models", ("Model", "Source", "SHA-256"), tuple(models)),
     )
     logs = (

@@ -29,7 +29,7 @@ from epbuild.report.terminal.failures import format_failures
 from epbuild.report.terminal.screen import BOLD, has_colors, paint, print_lines, wrap
 from epbuild.session.events import ModelCovered
 from epbuild.verify.fallback import FallbackNodes
-from epbuild.verify.figures import describe_place, format_figure
+from epbuild.verify.figures import describe_place, format_figures
 
 _MAX_LINES = 20
 _MIN_SECONDS = 1.0
@@ -91,12 +91,8 @@ def _format_measurements(report: Report) -> Iterator[str]:
     for number, row in enumerate(report.measurements[:_MAX_LINES]):
         if number == 0:
             yield "Measured"
-        figures = [
-            f"{name} {format_figure(name, value)}"
-            + (f" (limit {format_figure(name, row.limits[name])})" if name in row.limits else "")
-            for name, value in row.figures.items()
-        ]
-        text = f"{row.group}/{row.target}/{row.member}: {', '.join(figures)}, {describe_place(row.on, row.device)}"
+        figures = format_figures(row.figures, row.limits)
+        text = f"{row.group}/{row.target}/{row.member}: {figures}, {describe_place(row.on, row.device)}"
         yield from wrap(text, first="  ", others="    ")
     if len(report.measurements) > _MAX_LINES:
         yield f"  and {len(report.measurements) - _MAX_LINES} more, with --json"

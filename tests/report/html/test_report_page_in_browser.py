@@ -88,7 +88,7 @@ def values(page: Page, selector: str) -> list[float]:
 
 
 def test_every_number_on_the_page_matches_the_report(page: Page, zoo: Document) -> None:
-    for section in ("timeline", "sizes", "accuracy", "differences", "provenance"):
+    for section in ("timeline", "sizes", "accuracy", "measurements", "differences", "provenance"):
         show_all(page, section)
     outputs, sharing = zoo["outputs"], zoo["sharing"]
     measured, others = ([row for row in sharing if row["measured"] is wanted] for wanted in (True, False))
@@ -100,6 +100,7 @@ def test_every_number_on_the_page_matches_the_report(page: Page, zoo: Document) 
     assert set(values(page, "#accuracy data.figure")) == set(
         numbers([[row["figures"], row["limits"]] for row in zoo["accuracy"]])
     )
+    assert set(values(page, "#measurements data.figure")) == {250.5, 4.25, 6.5, 5, 6}
     times = [step["work"] for step in zoo["steps"] if step["work"] is not None]
     times += [span["ended"] - span["started"] for span in zoo["build"]["spans"] if span["kind"] == "toolchain"]
     assert values(page, "#timeline td:nth-child(3) data") == pytest.approx(sorted(times, reverse=True))
@@ -393,9 +394,10 @@ def test_ten_thousand_steps_are_rendered_in_parts(browser: Browser, tmp_path: Pa
 
 def test_an_empty_report_says_so(browser: Browser, tmp_path: Path) -> None:
     document = small_report()
-    for name in ("steps", "coverage", "outputs", "sharing", "accuracy", "models", "targets", "toolchains"):
+    for name in ("steps", "coverage", "outputs", "sharing", "accuracy", "measurements", "models", "targets", "toolchains"):
         document[name] = []
     document["build"] = None
     with opened(browser, tmp_path, document) as page:
         assert "No build with any work has been recorded." in page.locator("#timeline").inner_text()
+        assert "no build has measured models yet" in page.locator("#measurements").inner_text()
         assert "No output has been emitted yet" in page.locator("#sizes").inner_text()
