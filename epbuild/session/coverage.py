@@ -21,6 +21,8 @@ from epbuild.verify.live.judging import find_number_problems
 
 _FIGURES = {"cosine": 6, "snr_db": 1}
 """Metrics in the coverage table, with their number of decimals. Larger values are better."""
+PARTIAL_CODES = {"EPB609", "EPB655"}
+"""Codes of problems with the EPContext nodes or the fallback nodes of a compiled model, which its outcome `partial` shows."""
 _NOT_TRIED = "a step that the model needs failed"
 COVERAGE_COLUMNS = ("model", "target", "outcome", "fallback nodes", "reason")
 """Headings of coverage in summaries."""
@@ -78,15 +80,18 @@ def list_all_models(
             model = result.model(member.name)
             unverified = _find_verify_problems(plan.actions.get(verify), member.name, checked, failures)
             unmeasured = _find_measure_problems(plan.actions.get(measure), member.name, results.get(measure), failures)
-            failed_checks = [*unverified, *unmeasured]
+            outcome = _get_outcome(group, model, is_verified=not unverified, is_measured=not unmeasured)
+            reason = next((problem.message for problem in (*unverified, *unmeasured)), None)
+            if problems and not _stays_partial(outcome, problems):
+                outcome, reason = "failed", _explain_failure(group, step, problems)
             row = ModelCovered(
                 step,
                 name,
                 target,
-                outcome=_get_outcome(group, model, is_verified=not unverified, is_measured=not unmeasured),
+                outcome=outcome,
                 ep_context_nodes=len(model.nodes),
                 outside=FallbackNodes.of(model) if group.compiled else None,
-                reason=failed_checks[0].message if failed_checks else None,
+                reason=reason,
                 size=result.size(model.files),
                 seconds=result.measured.members.get(member.name),
                 accuracy=_find_accuracy(checked, member.name),
@@ -99,13 +104,18 @@ def list_all_models(
 
 
 def _get_outcome(group: SessionGroup, model: ModelResult, *, is_verified: bool, is_measured: bool) -> Coverage:
-    if not group.compiled:
-        return "on the CPU"
     if not is_verified:
         return "failed verify"
     if not is_measured:
         return "failed measure"
+    if not group.compiled:
+        return "on the CPU"
     return "partial" if model.fallback_nodes else "whole"
+
+
+def _stays_partial(outcome: Coverage, problems: Sequence[Problem]) -> bool:
+    """Return whether a model stays partial although its result does not meet `expect`, because only its nodes are the problem."""
+    return outcome == "partial" and {problem.code for problem in problems} <= PARTIAL_CODES
 
 
 def _find_verify_problems(

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from epbuild.verify.fallback import FallbackNodes
 
 Coverage = Literal["whole", "partial", "on the CPU", "failed verify", "failed measure", "failed", "not built"]
-"""`whole` and `partial`: the EPs of a target took all nodes of a model, or only some. `failed`: the model could not be compiled.
+"""`whole` and `partial`: the EPs of a target took all nodes of a model, or only some. `failed`: the model could not be compiled,
+or does not meet `expect`.
 
 `failed verify` and `failed measure`: the model was compiled, but its `verify` or `measure` step failed. `not built`: the model was
 never compiled.
@@ -240,8 +241,8 @@ class ModelCovered(Event, frozen=True):
     """Name of the target."""
     outcome: Coverage
     """`whole` and `partial`: the EP took all nodes, or only some. `on the CPU`: the recipe has `compile: none` for the model.
-    `failed`: the model could not be compiled. `failed verify` and `failed measure`: the model was compiled, but its
-    `verify` or `measure` step failed. `not built`: the model was not compiled."""
+    `failed`: the model could not be compiled, or does not meet `expect`. `failed verify` and `failed measure`: the model
+    was compiled, but its `verify` or `measure` step failed. `not built`: the model was not compiled."""
     ep_context_nodes: int | None = None
     """Number of EPContext nodes; null if nothing was compiled."""
     outside: FallbackNodes | None = None

@@ -40,6 +40,7 @@ def test_the_emulator_is_measured_only_on_request_and_marked(project: Project) -
     assert (row["figures"], row["files"]) == (measured["figures"], ["profile.csv", "profile_qnn.log"])
     assert list((project.folder / ".epbuild" / "logs").rglob("left/profile.csv"))
     assert "on an emulator" in done.stdout
+    assert "Coverage: 2 models for 1 target: 1 whole, 1 failed measure" in done.stdout
     table = project.epbuild("measure", "measure:left/*").stdout.splitlines()
     assert table[0].startswith("On an emulator 'cpu from ")
     assert table[-1].startswith("left/npu/left ")

@@ -71,6 +71,9 @@ def test_a_result_one_byte_above_its_limit_leaves_the_earlier_output(
         text = (workshop.folder / name).read_text(encoding="utf-8")
         assert f"{size:,} bytes" in text, name
         assert f"{size - 1:,}" in text, name
+    assert execute(["coverage", "--json"]) == 0
+    for rows in (json.loads(text)["coverage"], json.loads(capsys.readouterr().out)["rows"]):
+        assert [(row["outcome"], row["reason"]) for row in rows if row["model"] == "classifier"] == [("failed", said)]
 
 
 def test_growth_is_compared_exactly_with_the_last_report(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:

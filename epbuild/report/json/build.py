@@ -127,8 +127,8 @@ class CoveredView(View, frozen=True, kw_only=True):
     """Name of the target."""
     outcome: Coverage
     """`whole` and `partial`: the EPs took all nodes, or only some. `on the CPU`: the recipe has `compile: none` for the model.
-    `failed`: the model could not be compiled. `failed verify` and `failed measure`: the model was compiled, but its `verify` or
-    `measure` step failed.
+    `failed`: the model could not be compiled, or does not meet `expect`. `failed verify` and `failed measure`: the model
+    was compiled, but its `verify` or `measure` step failed.
     `not built`: the model was not compiled."""
     ep_context_nodes: int | None
     """Number of EPContext nodes; null if nothing was compiled."""

@@ -34,6 +34,7 @@ from epbuild.report.terminal.screen import (
     print_lines,
     wrap,
 )
+from epbuild.session.coverage import PARTIAL_CODES
 from epbuild.session.events import Coverage, ModelCovered
 
 _INDENT = "  "
@@ -65,8 +66,6 @@ _MAX_TARGETS = 3
 _MAX_REASON = 600
 _MAX_ROWS = 10_000
 _FIGURES = {"cosine": "cosine {:.6f}", "snr_db": "{:.0f} dB"}
-_EXPECTATION_CODES = {"EPB609", "EPB655"}
-"""Codes of problems with compiled models that do not meet the recipe's expectations."""
 
 
 class _Column(NamedTuple):
@@ -316,5 +315,5 @@ class CoverageProgress(Listener):
             case StepFinished(step, outcome, seconds, progress=progress) if outcome != "current" and progress is not None:
                 print_line(f"[{progress.done}/{progress.total}] {outcome} {step} ({seconds:.1f} s)", sys.stderr)
             case StepFailed(step, problems, progress) if progress is not None:
-                word = "partial" if {problem.code for problem in problems} <= _EXPECTATION_CODES else "failed"
+                word = "partial" if {problem.code for problem in problems} <= PARTIAL_CODES else "failed"
                 print_line(f"[{progress.done}/{progress.total}] {word} {step}", sys.stderr)
