@@ -288,10 +288,11 @@ class Verify(ActionType[Verification, VerificationResult]):
 
     def run(self, action: Verification, document: Mapping[str, Any], execution: Execution) -> VerificationResult:
         from epbuild.compile.alone import compile_alone
+        from epbuild.compile.checked_runs import run_by_command
         from epbuild.compile.task_metrics import compute_metrics
         from epbuild.verify.live.action import check_numbers
 
-        return check_numbers(action, execution, compile_alone, compute_metrics)
+        return check_numbers(action, execution, compile_alone, compute_metrics, run_by_command)
 
     def unmet_expectations(self, action: Verification, result: VerificationResult) -> Sequence[Problem]:
         return [problem for checked in action.members for problem in find_number_problems(action, checked, result, fails=True)]

@@ -252,6 +252,8 @@ def find_local_reason(action: Action) -> str | None:
         return "its toolchain is an environment on this machine"
     if isinstance(action, ModelMeasurement) and action.choice.command:
         return "its command measures on a device of this machine"
+    if isinstance(action, Verification) and any(checked.choice.command is not None for checked in action.members):
+        return "its command runs models on a device of this machine"
     if isinstance(action, SessionGroup) and not action.compiled:
         return "it copies a file of this machine"
     if not isinstance(action, InTarget):

@@ -11,17 +11,23 @@ from typing import Annotated
 from msgspec import Meta, Struct, ValidationError, to_builtins
 
 from epbuild.compile.model_runs import run_model, stage_model
-from epbuild.compile.program import ENVIRONMENT, REQUEST_FORMAT, Program, diagnose_program, find_program, quote_output
+from epbuild.compile.program import (
+    ENVIRONMENT,
+    Program,
+    diagnose_program,
+    make_command_program,
+    quote_output,
+    stage_command,
+)
 from epbuild.core.canonical import parse_json
-from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
 from epbuild.core.records import convert
-from epbuild.core.safepath import find_unportable_part, is_inside, is_regular, open_regular, resolve_links
+from epbuild.core.safepath import find_unportable_part, is_inside, is_regular, open_regular
 from epbuild.engine.events import StepStarted
-from epbuild.plan.measuring import FACTS, OUTPUT, MeasuredMember, ModelMeasurement, build_facts
+from epbuild.plan.measuring import FACTS, INPUT, OUTPUT, MeasuredMember, ModelMeasurement, build_facts
 from epbuild.plan.result import DIAGNOSTICS, MeasuredModel, MeasurementResult, Measurements
 from epbuild.recipe.model import MeasuredOn
-from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
+from epbuild.toolchain.execution import Execution, StepLog, Worker
 from epbuild.toolchain.process import Ending
 from epbuild.worker.scripts import RUN_COMMAND
 
@@ -81,8 +87,7 @@ def _measure_model(measurement: ModelMeasurement, member: MeasuredMember, execut
     if not member.command:
         return run_model(measurement, member, execution)
     step, choice = StepId(measurement.id), measurement.choice
-    title = " ".join(word.rpartition("/")[2] for word in member.command[:2])
-    program = Program(step, title, measurement.target.toolchain.name, member.command, choice.timeout)
+    program = make_command_program(step, member.command, measurement.target.toolchain.name, choice.timeout)
     _stage(measurement, member, program, execution)
     execution.progress.report(StepStarted(step, f"measuring {member.name}"))
     worker = Worker("measurement", RUN_COMMAND, choice.timeout, {**ENVIRONMENT, **measurement.environment})
@@ -97,16 +102,13 @@ def _measure_model(measurement: ModelMeasurement, member: MeasuredMember, execut
 
 def _stage(measurement: ModelMeasurement, member: MeasuredMember, program: Program, execution: Execution) -> None:
     """Write the compiled model, the facts and the recipe's files to the staging directory."""
-    staging = execution.staging
+    staging, result = execution.staging, measurement.compiled_of(member).compiled
+    facts = build_facts(measurement.group, measurement.target, result, member.name)
     try:
         (staging / OUTPUT).parent.mkdir(parents=True)
-        stage_model(measurement, member, execution)
-        for name, path in measurement.staged.items():
-            (staging / name).parent.mkdir(parents=True, exist_ok=True)
-            copy_file(resolve_links(path), staging / name)
-        (staging / FACTS).write_text(json.dumps(build_facts(measurement, member), indent=1), encoding="utf-8")
-        command = [find_program(program, execution), *program.command[1:]]
-        (staging / REQUEST).write_text(json.dumps({"format": REQUEST_FORMAT, "command": command}), encoding="utf-8")
+        stage_model(result, member.name, staging / INPUT, execution.store)
+        (staging / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+        stage_command(program, measurement.staged, execution)
     except OSError as error:
         message = f"the files of the measurement could not be staged: {error.strerror or error}"
         hint = "Check the space and the permissions of the recipe's folder."

@@ -11,12 +11,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from epbuild.cache.blobs import BlobStore
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
 from epbuild.core.host import read_cpu_name
 from epbuild.engine.events import StepStarted
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.plan.measuring import INPUT, OUTPUT, MeasuredMember, ModelMeasurement, list_model_files
-from epbuild.plan.result import MeasuredModel
+from epbuild.plan.result import CompileResult, MeasuredModel
 from epbuild.recipe.model import MadeInputs
 from epbuild.toolchain.execution import REQUEST, Execution
 from epbuild.verify.live.inputs import BadInputs, NoInputs, make_samples
@@ -26,12 +27,11 @@ from epbuild.verify.live.worker import Feed, Load, Session, run_models, why_not_
 _OWN_FILES = frozenset({REQUEST, "worker.log", "inputs.npz", "outputs.npz"})
 
 
-def stage_model(measurement: ModelMeasurement, member: MeasuredMember, execution: Execution) -> Path:
-    """Write the files of a compiled model to the staging directory. Return the path of the model. Raises StoreError."""
-    result = measurement.compiled_of(member).compiled
-    for name, digest in list_model_files(result, member.name).items():
-        execution.store.materialize(digest, execution.staging / INPUT / name)
-    return execution.staging / INPUT / result.model(member.name).file
+def stage_model(result: CompileResult, member: str, folder: Path, store: BlobStore) -> Path:
+    """Write the files of a compiled model to a folder. Return the path of the model. Raises StoreError."""
+    for name, digest in list_model_files(result, member).items():
+        store.materialize(digest, folder / name)
+    return folder / result.model(member).file
 
 
 def run_model(measurement: ModelMeasurement, member: MeasuredMember, execution: Execution) -> MeasuredModel:
@@ -42,7 +42,8 @@ def run_model(measurement: ModelMeasurement, member: MeasuredMember, execution: 
     step, target, choice = StepId(measurement.id), measurement.target, measurement.choice
     kept = (execution.staging / OUTPUT).parent
     kept.mkdir(parents=True)
-    model, scratch = stage_model(measurement, member, execution), execution.staging / "run"
+    result, scratch = measurement.compiled_of(member).compiled, execution.staging / "run"
+    model = stage_model(result, member.name, execution.staging / INPUT, execution.store)
     scratch.mkdir()
     session = _add_diagnostics(
         open_target_session(target, execution.environment, measurement.custom_ops, choice.timeout), measurement

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
+from epbuild.core.safepath import resolve_links
 from epbuild.plan.staged_files import PYTHON
 from epbuild.toolchain.diagnosis import (
     FREE_SPACE,
@@ -20,7 +23,7 @@ from epbuild.toolchain.diagnosis import (
     is_disk_full,
     shorten_middle,
 )
-from epbuild.toolchain.execution import Execution
+from epbuild.toolchain.execution import REQUEST, Execution
 from epbuild.toolchain.process import Ending
 
 REQUEST_FORMAT = 1
@@ -44,6 +47,20 @@ class Program(Struct, frozen=True):
     timeout: float | None = None
     is_built_in: bool = False
     """True for a script of epbuild, False for a user's command."""
+
+
+def make_command_program(step: str, command: tuple[str, ...], toolchain: str, timeout: float | None) -> Program:
+    """Return the program of a user's command, whose title is short."""
+    return Program(StepId(step), " ".join(word.rpartition("/")[2] for word in command[:2]), toolchain, command, timeout)
+
+
+def stage_command(program: Program, files: Mapping[str, Path], execution: Execution) -> None:
+    """Write a command's request, and the files that it reads by staged name, to the staging directory. Raises OSError."""
+    for name, path in files.items():
+        (execution.staging / name).parent.mkdir(parents=True, exist_ok=True)
+        copy_file(resolve_links(path), execution.staging / name)
+    request = {"format": REQUEST_FORMAT, "command": [find_program(program, execution), *program.command[1:]]}
+    (execution.staging / REQUEST).write_text(json.dumps(request), encoding="utf-8")
 
 
 def find_program(program: Program, execution: Execution) -> str:

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, ValidationError
 
-from epbuild.compile.program import ENVIRONMENT, REQUEST_FORMAT, Program, diagnose_program, find_program, quote_output
+from epbuild.compile.program import (
+    ENVIRONMENT,
+    Program,
+    diagnose_program,
+    make_command_program,
+    quote_output,
+    stage_command,
+)
 from epbuild.core.canonical import parse_json
-from epbuild.core.clone import copy_file
-from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
+from epbuild.core.errors import BuildError, EnvironmentFailure, Problem
 from epbuild.core.records import convert
-from epbuild.core.safepath import is_inside, is_regular, open_regular, resolve_links
+from epbuild.core.safepath import is_inside, is_regular, open_regular
 from epbuild.engine.events import StepStarted
 from epbuild.plan.result import TaskMetric
-from epbuild.plan.verification import METRIC_INPUT, METRIC_OUTPUT, CheckedMember, Verification
-from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
+from epbuild.plan.verification import COMMAND_INPUT, METRIC_OUTPUT, CheckedMember, StagedCommand, Verification
+from epbuild.toolchain.execution import Execution, StepLog, Worker
 from epbuild.toolchain.process import Ending
-from epbuild.verify.live.arrays import write_arrays
+from epbuild.verify.live.arrays import write_named_arrays
 from epbuild.worker.scripts import RUN_COMMAND
 
 if TYPE_CHECKING:
@@ -35,11 +41,11 @@ def compute_metrics(
     action: Verification, checked: CheckedMember, runs: Sequence[ComparedRun], execution: Execution
 ) -> list[TaskMetric]:
     """Run a member's command on the outputs of the source and then of the compiled model. Raises EpbuildError and Cancelled."""
-    title = " ".join(word.rpartition("/")[2] for word in checked.command[:2])
-    program = Program(StepId(action.id), title, action.target.toolchain.name, checked.command, action.timeout)
+    command = checked.metric or StagedCommand()
+    program = make_command_program(action.id, command.words, action.target.toolchain.name, action.timeout)
     execution.staging.mkdir()
     source, compiled = (
-        _run(program, checked, side, [(run.inputs, getattr(run, side)) for run in runs], execution)
+        _run(program, checked, command.files, side, [(run.inputs, getattr(run, side)) for run in runs], execution)
         for side in ("source", "compiled")
     )
     if source.keys() != compiled.keys():
@@ -53,11 +59,16 @@ def compute_metrics(
 
 
 def _run(
-    program: Program, checked: CheckedMember, side: str, pairs: Sequence[tuple[NamedArrays, NamedArrays]], outer: Execution
+    program: Program,
+    checked: CheckedMember,
+    files: Mapping[str, Path],
+    side: str,
+    pairs: Sequence[tuple[NamedArrays, NamedArrays]],
+    outer: Execution,
 ) -> dict[str, float]:
     """Run the command on the inputs and outputs of one model, and return the metrics by name."""
     execution = outer.create_inner(outer.staging / side)
-    _stage(program, checked, pairs, execution)
+    _stage(program, files, pairs, execution)
     what = "the compiled model" if side == "compiled" else "the source model"
     execution.progress.report(StepStarted(program.step, f"computing metrics of {what} {checked.name}"))
     worker = Worker("program", RUN_COMMAND, program.timeout, ENVIRONMENT)
@@ -73,25 +84,16 @@ def _run(
 
 
 def _stage(
-    program: Program, checked: CheckedMember, pairs: Sequence[tuple[NamedArrays, NamedArrays]], execution: Execution
+    program: Program, files: Mapping[str, Path], pairs: Sequence[tuple[NamedArrays, NamedArrays]], execution: Execution
 ) -> None:
     """Write the inputs, the outputs and the recipe's files to the staging directory."""
-    import numpy as np
-
     staging = execution.staging
     try:
         (staging / METRIC_OUTPUT).parent.mkdir(parents=True)
         for number, pair in enumerate(pairs):
             for kind, (file, names) in zip(("inputs", "outputs"), pair, strict=True):
-                folder = staging / METRIC_INPUT / kind
-                folder.mkdir(parents=True, exist_ok=True)
-                with np.load(file, allow_pickle=False) as arrays:
-                    write_arrays(folder / f"{number:05}.npz", {name: arrays[f"arr_{index}"] for index, name in enumerate(names)})
-        for name, path in checked.staged.items():
-            (staging / name).parent.mkdir(parents=True, exist_ok=True)
-            copy_file(resolve_links(path), staging / name)
-        command = [find_program(program, execution), *program.command[1:]]
-        (staging / REQUEST).write_text(json.dumps({"format": REQUEST_FORMAT, "command": command}), encoding="utf-8")
+                write_named_arrays(staging / COMMAND_INPUT / kind / f"{number:05}.npz", file, names)
+        stage_command(program, files, execution)
     except OSError as error:
         message = f"the files of the metric could not be staged: {error.strerror or error}"
         hint = "Check the space and the permissions of the recipe's folder."

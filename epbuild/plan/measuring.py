@@ -187,17 +187,16 @@ def get_model_file(session: SessionGroup, member: str) -> str:
     return f"{member}_ctx.onnx" if session.compiled else f"{member}.onnx"
 
 
-def build_facts(measurement: ModelMeasurement, member: MeasuredMember) -> dict[str, Any]:
-    """Return the description of a compiled model and its target that the command reads. The model's files are in `INPUT`."""
-    target, result = measurement.target, measurement.compiled_of(member).compiled
-    model = result.model(member.name)
+def build_facts(group: str, target: PlannedTarget, result: CompileResult, member: str) -> dict[str, Any]:
+    """Return the description of a compiled model and its target that a command reads."""
+    model = result.model(member)
     return {
         "format": FACTS_FORMAT,
-        "group": measurement.group,
+        "group": group,
         "target": target.name,
-        "model": member.name,
+        "model": member,
         "file": model.file,
-        "files": sorted(list_model_files(result, member.name)),
+        "files": sorted(list_model_files(result, member)),
         "inputs": to_builtins(model.source.inputs),
         "outputs": to_builtins(model.source.outputs),
         "compatibility": dict(model.compatibility),
@@ -216,6 +215,7 @@ def build_measurement_document(
     measurement: ModelMeasurement, digests: Mapping[Path, str], toolchain: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the key document of a measurement whose session groups have results. `digests` maps its files to their SHA-256."""
+    results = {member.name: measurement.compiled_of(member).compiled for member in measurement.members}
     return {
         "format": _FORMAT,
         "contract": _CONTRACT,
@@ -224,8 +224,8 @@ def build_measurement_document(
             {
                 "name": member.name,
                 "command": list(member.command),
-                "facts": build_facts(measurement, member),
-                "files": list_model_files(measurement.compiled_of(member).compiled, member.name),
+                "facts": build_facts(measurement.group, measurement.target, results[member.name], member.name),
+                "files": list_model_files(results[member.name], member.name),
             }
             for member in measurement.members
         ],

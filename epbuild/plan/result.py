@@ -242,6 +242,8 @@ class FigureRow(Figures, frozen=True):
     worst: str | None
     losses: Losses | None = None
     """Losses of the preparations and of the EP. None if the model is not prepared or is compared with the prepared model."""
+    command_device: str | None = None
+    """Name of the device on which a user's command ran the model. None if epbuild ran the model."""
 
 
 class UnjudgedMember(Struct, frozen=True, omit_defaults=True):

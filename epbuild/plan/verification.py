@@ -22,26 +22,35 @@ from epbuild.core.errors import Position, Problem, suggest_nearest
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.made import Made
-from epbuild.plan.measuring import ModelMeasurement
+from epbuild.plan.measuring import ModelMeasurement, build_facts
 from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.staged_files import StagedFiles
 from epbuild.plan.steps import InTarget, Plan, SessionGroup, Step
 from epbuild.plan.target import PlannedTarget
-from epbuild.recipe.model import MadeInputs, VerifyChoice
+from epbuild.recipe.model import CommandChoice, MadeInputs, VerifyChoice
 from epbuild.recipe.models import overlay_choice
 from epbuild.recipe.names import is_glob
 from epbuild.recipe.patterns import FileFinder
 
-METRIC_INPUT = "in"
-"""Folder in the staging directory with the inputs and outputs from which a program computes task metrics."""
+COMMAND_INPUT = "in"
+"""Folder in the staging directory that a user's command reads."""
 METRIC_OUTPUT = "out/metrics.json"
-"""File that this program writes, in the staging directory."""
+"""File in the staging directory to which a command writes task metrics."""
+RUN_OUTPUT = "out"
+"""Folder in the staging directory to which a command writes the outputs of a model."""
 
 _FORMAT = 1
 _CONTRACT = 3
 """Contract version. Increment it when a change to epbuild changes the metrics of identical runs."""
 _AS_COMPILED = ("eps", "session_options", "session_files", "environment", "custom_ops")
 """Keys of a compile's key document whose values also affect how the compiled models run."""
+
+
+class StagedCommand(Struct, frozen=True):
+    """User's command with staged names, and the files that it reads, by staged name."""
+
+    words: tuple[str, ...] = ()
+    files: Mapping[str, Path] = field(default_factory=dict)
 
 
 class CheckedMember(Struct, frozen=True):
@@ -61,10 +70,16 @@ class CheckedMember(Struct, frozen=True):
     """Id of the preparation whose result the session group compiles. None if the model is not prepared."""
     maker: str | None = None
     """Id of the step that makes the source model. None if the source model is a user's file, or is not the reference."""
-    command: tuple[str, ...] = ()
-    """Program and arguments that compute task metrics, with staged names. Empty without such a program."""
-    staged: Mapping[str, Path] = field(default_factory=dict)
-    """Files that this program reads, by staged name."""
+    metric: StagedCommand | None = None
+    """Command that computes task metrics. None until `with_inputs` sets it."""
+    runner: StagedCommand | None = None
+    """Command that runs the compiled model. None until `with_inputs` sets it."""
+
+    @property
+    def commands(self) -> dict[str, StagedCommand]:
+        """Commands of the member by their names in the key document."""
+        found = {"metric": self.metric, "command": self.runner}
+        return {name: command for name, command in found.items() if command is not None}
 
     @property
     def source(self) -> ModelFiles | None:
@@ -137,8 +152,9 @@ class Verification(InTarget):
     @property
     def files(self) -> tuple[Path, ...]:
         sources = (path for checked in self.members if checked.source is not None for path in checked.source.all)
-        own = (path for checked in self.members for path in (*checked.inputs.values(), *checked.staged.values()))
-        return tuple(dict.fromkeys((*sources, *own)))
+        own = (path for checked in self.members for path in checked.inputs.values())
+        staged = (path for checked in self.members for command in checked.commands.values() for path in command.files.values())
+        return tuple(dict.fromkeys((*sources, *own, *staged)))
 
     @property
     def source_models(self) -> tuple[()]:
@@ -147,7 +163,7 @@ class Verification(InTarget):
     @property
     def is_on_real_device(self) -> bool:
         """True if any member needs a real device. All members then run on the real device, because one process runs them all."""
-        return any(checked.choice.device == "real" for checked in self.members)
+        return any(checked.choice.device == "real" and checked.choice.command is None for checked in self.members)
 
     @property
     def numbers(self) -> Numbers:
@@ -228,25 +244,34 @@ def with_inputs(
             problems += _find_unknown_inputs(checked, headers[checked.name])
         # Only the prepared model itself shows whether it can be compared with its source.
         chosen_one = checked.choice.reference if member.prepared is not None else None
-        staged = _stage_metric(checked, verification.id, finder, problems)
-        found.append(replace(staged, member=member, inputs=files, reference=chosen_one or "source"))
+        metric, runner = (
+            _stage_command(
+                key, choice, {"in": COMMAND_INPUT, "out": out, "model": checked.name}, verification.id, finder, problems
+            )
+            for key, choice, out in (
+                ("metric", checked.choice.metric, METRIC_OUTPUT),
+                ("command", checked.choice.command, RUN_OUTPUT),
+            )
+        )
+        reference = chosen_one or "source"
+        found.append(replace(checked, member=member, inputs=files, reference=reference, metric=metric, runner=runner))
     return dataclasses.replace(verification, members=tuple(found))
 
 
-def _stage_metric(checked: CheckedMember, step: str, finder: FileFinder, problems: list[Problem]) -> CheckedMember:
-    """Return the member with the command of its task metrics and the files that the command reads."""
-    metric = checked.choice.metric
-    if metric is None:
-        return checked
-    for name, what in {"in": "the folder to read", "out": "the file to write"}.items():
-        if not any(f"${{{name}}}" in str(word.value) for word in metric.command):
-            message = f"the command of 'metric' does not use ${{{name}}}, {what}"
+def _stage_command(
+    key: str, choice: CommandChoice | None, names: Mapping[str, str], step: str, finder: FileFinder, problems: list[Problem]
+) -> StagedCommand | None:
+    """Return the command at a key of `verify`, or None. `names` are the values of its templates. Add problems to `problems`."""
+    if choice is None:
+        return None
+    for name, what in {"in": "the folder to read", "out": f"the {'file' if key == 'metric' else 'folder'} to write"}.items():
+        if not any(f"${{{name}}}" in str(word.value) for word in choice.command):
+            message = f"the command of '{key}' does not use ${{{name}}}, {what}"
             hint = 'Pass it to the program, as in `run: [python, x.py, "${in}", "${out}"]`.'
-            problems.append(Problem("EPB270", message, metric.where, hint))
+            problems.append(Problem("EPB270", message, choice.where, hint))
     staged = StagedFiles(finder.base, finder, problems)
-    staged.add(metric.files)
-    command = staged.stage_command(step, metric.command, {"in": METRIC_INPUT, "out": METRIC_OUTPUT, "model": checked.name})
-    return replace(checked, command=command, staged=staged.files)
+    staged.add(choice.files)
+    return StagedCommand(staged.stage_command(step, choice.command, names), staged.files)
 
 
 def _find_input_files(choice: VerifyChoice, finder: FileFinder, problems: list[Problem]) -> Iterator[Path]:
@@ -293,6 +318,11 @@ def build_verification_document(
     }
 
 
+def build_check_facts(action: Verification, checked: CheckedMember) -> dict[str, Any]:
+    """Return the description of a member's compiled model that its command reads."""
+    return build_facts(action.group, action.target, action.compiled_of(checked).compiled, checked.name)
+
+
 def _build_member(action: Verification, checked: CheckedMember, digests: Mapping[Path, str]) -> dict[str, Any]:
     made = checked.made
     listed = next(member for member in action.compiled_of(checked).document["members"] if member["name"] == checked.name)
@@ -308,14 +338,12 @@ def _build_member(action: Verification, checked: CheckedMember, digests: Mapping
         "samples": {name: digests[path] for name, path in checked.inputs.items()}
         if made is None
         else {"seed": made.seed, "number": made.samples, "ranges": {name: list(bounds) for name, bounds in made.ranges.items()}},
-        **(
-            {
-                "metric": {
-                    "command": list(checked.command),
-                    "staged": {name: digests[path] for name, path in checked.staged.items()},
-                }
+        **{
+            name: {
+                "command": list(command.words),
+                "staged": {staged: digests[path] for staged, path in command.files.items()},
             }
-            if checked.command
-            else {}
-        ),
+            for name, command in checked.commands.items()
+        },
+        **({"facts": build_check_facts(action, checked)} if checked.runner is not None else {}),
     }

@@ -103,14 +103,19 @@ class MadeInputs(Struct, frozen=True):
     """Position of each range."""
 
 
-class MetricChoice(Struct, frozen=True):
-    """User's command that computes task metrics, such as an accuracy, from the outputs of a model, and limits on these metrics."""
+class CommandChoice(Struct, frozen=True):
+    """User's command for the numerical check of compiled models."""
 
     where: Position
     command: tuple[Setting, ...]
     """Program and arguments. The templates `${in}`, `${out}` and `${model}` are not yet substituted."""
     files: tuple[Reference, ...] = ()
     """Globs of other files that the command reads, relative to the recipe."""
+
+
+class MetricChoice(CommandChoice, frozen=True):
+    """User's command that computes task metrics, such as an accuracy, from the outputs of a model, and limits on these metrics."""
+
     min: Mapping[str, float] = field(default_factory=dict)
     max: Mapping[str, float] = field(default_factory=dict)
     max_drop: Mapping[str, float] = field(default_factory=dict)
@@ -135,6 +140,8 @@ class VerifyChoice(Struct, frozen=True):
     device: Literal["real"] | None = None
     """`real` requires a real device and excludes emulators."""
     metric: MetricChoice | None = None
+    command: CommandChoice | None = None
+    """Command that runs compiled models elsewhere, such as on a phone."""
 
 
 class MeasureChoice(NamedTuple):

@@ -10,7 +10,16 @@ from msgspec.structs import replace
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.address import find_address_problem
 from epbuild.recipe.fields import MappingReader
-from epbuild.recipe.model import MadeInputs, MetricChoice, ModelSpec, PrepareStep, Reference, Setting, VerifyChoice
+from epbuild.recipe.model import (
+    CommandChoice,
+    MadeInputs,
+    MetricChoice,
+    ModelSpec,
+    PrepareStep,
+    Reference,
+    Setting,
+    VerifyChoice,
+)
 from epbuild.recipe.nodes import MappingNode, Node, Scalar, ScalarNode, SequenceNode
 from epbuild.recipe.paths import find_package_file, is_remote, use_slashes
 from epbuild.recipe.problems import WRONG_VALUE
@@ -129,7 +138,7 @@ def read_verify(owner: MappingReader) -> VerifyChoice | None:
     unjudged: Any = fields.text("unjudged")
     device: Any = fields.text("device")
     data = fields.entries.get("data")
-    metrics = fields.mapping("metrics")
+    metrics, command = fields.mapping("metrics"), fields.mapping("command")
     return VerifyChoice(
         where=entry.node.where,
         files=_read_globs(fields, data.node) if data and not isinstance(data.node, MappingNode) else None,
@@ -139,6 +148,9 @@ def read_verify(owner: MappingReader) -> VerifyChoice | None:
         unjudged=unjudged,
         device=device,
         metric=_read_metric(fields.mapping("metric")) if "metric" in fields.entries else None,
+        command=CommandChoice(command.where, tuple(_read_command(command)), command.paths("files"))
+        if "command" in fields.entries
+        else None,
     )
 
 
@@ -164,6 +176,7 @@ def overlay_choice(own: VerifyChoice | None, base: VerifyChoice | None) -> Verif
         unjudged=own.unjudged or base.unjudged,
         device=own.device or base.device,
         metric=own.metric or base.metric,
+        command=own.command or base.command,
     )
 
 

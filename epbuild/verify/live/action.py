@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -24,7 +25,7 @@ from epbuild.verify.live.judging import make_unjudged_problem
 from epbuild.verify.live.numbers_check import ComparedRun, CompileAlone, MemberResult, NumbersCheck, Subject, compile_unshared
 from epbuild.verify.live.session import open_target_session
 from epbuild.verify.live.source import RunnableSource, find_other_values
-from epbuild.verify.live.worker import RAISED, LoadFailure, run_models, why_not_real
+from epbuild.verify.live.worker import RAISED, Attempt, Feed, LoadFailure, run_models, why_not_real
 
 
 class ComputeMetrics(Protocol):
@@ -38,11 +39,26 @@ class ComputeMetrics(Protocol):
     ) -> Sequence[TaskMetric]: ...
 
 
+class RunCommand(Protocol):
+    """Function that runs a member's command, which runs the compiled model. It writes the outputs for each feed.
+
+    It returns the name of the device, and the names of the outputs. Raises EpbuildError and Cancelled.
+    """
+
+    def __call__(
+        self, action: Verification, checked: CheckedMember, feeds: Sequence[Feed], execution: Execution, /
+    ) -> tuple[str, tuple[str, ...]]: ...
+
+
 def check_numbers(
-    action: Verification, execution: Execution, compile_alone: CompileAlone, compute_metrics: ComputeMetrics
+    action: Verification,
+    execution: Execution,
+    compile_alone: CompileAlone,
+    compute_metrics: ComputeMetrics,
+    run_command: RunCommand,
 ) -> VerificationResult:
     """Run compiled models and their sources, and return the differences between their outputs. Raises EpbuildError and Cancelled."""
-    return _VerificationRun(action, execution, compile_alone, compute_metrics).result()
+    return _VerificationRun(action, execution, compile_alone, compute_metrics, run_command).result()
 
 
 class _StepLines(Struct, frozen=True):
@@ -62,19 +78,27 @@ class _VerificationRun:
     """
 
     def __init__(
-        self, action: Verification, execution: Execution, compile_alone: CompileAlone, compute_metrics: ComputeMetrics
+        self,
+        action: Verification,
+        execution: Execution,
+        compile_alone: CompileAlone,
+        compute_metrics: ComputeMetrics,
+        run_command: RunCommand,
     ) -> None:
         self._action = action
         self._step = StepId(action.id)
         self._compile_alone = compile_alone
         self._compute_metrics = compute_metrics
+        self._run_command = run_command
         self._execution = execution
         self._session = open_target_session(action.target, execution.environment, action.custom_ops, action.timeout)
         self._checks: list[NumbersCheck] = []
         self._figures: list[FigureRow] = []
         self._unjudged: list[UnjudgedMember] = []
         self._metrics: list[TaskMetric] = []
-        self._metric_logs: list[Path] = []
+        self._command_logs: list[Path] = []
+        self._devices: dict[str, str] = {}
+        """Names of the devices on which commands ran models, by member."""
 
     def result(self) -> VerificationResult:
         """Run the models and return their figures and the log. Raises EpbuildError and Cancelled."""
@@ -115,7 +139,7 @@ class _VerificationRun:
             self._execution.store.materialize(digest, folder / "compiled" / name)
         files = {model.member: folder / "compiled" / model.file for model in built.compiled.models}
         members = [member for member in self._action.members if member.session == built.group.id]
-        candidates = [self._make_subject(member, built, files[member.name]) for member in members]
+        candidates = [self._make_subject(member, built, files[member.name], folder) for member in members]
         subjects = [subject for subject in candidates if subject is not None]
 
         def compile_subject(subject: Subject, staging: Path) -> Path:
@@ -135,15 +159,21 @@ class _VerificationRun:
         for result in check.compare(subjects):
             self._record(result)
             checked = self._action.of(result.subject.name)
-            if checked.command and result.runs:
-                self._add_metrics(checked, result.runs, folder / f"metric-{len(self._metric_logs)}")
+            if checked.metric is not None and result.runs:
+                self._metrics += self._compute_metrics(self._action, checked, result.runs, self._create_inner(folder))
 
-    def _add_metrics(self, checked: CheckedMember, runs: Sequence[ComparedRun], staging: Path) -> None:
-        execution = self._execution.create_inner(staging)
-        self._metric_logs.append(execution.log)
-        self._metrics += self._compute_metrics(self._action, checked, runs, execution)
+    def _create_inner(self, folder: Path) -> Execution:
+        """Return an execution for a command, with its own staging directory and log."""
+        execution = self._execution.create_inner(folder / f"command-{len(self._command_logs)}")
+        self._command_logs.append(execution.log)
+        return execution
 
-    def _make_subject(self, checked: CheckedMember, built: Made, compiled: Path) -> Subject | None:
+    def _run_elsewhere(self, checked: CheckedMember, feeds: Sequence[Feed], folder: Path) -> Attempt:
+        """Run a compiled model with the member's command."""
+        self._devices[checked.name], names = self._run_command(self._action, checked, feeds, self._create_inner(folder))
+        return Attempt(({"event": "ran", "model": checked.name, "outputs": names},) * len(feeds), None)
+
+    def _make_subject(self, checked: CheckedMember, built: Made, compiled: Path, folder: Path) -> Subject | None:
         """Return a member's source and inputs. If inputs cannot be generated, record the reason and return None."""
         member = built.group.member(checked.name)
         try:
@@ -166,7 +196,8 @@ class _VerificationRun:
         if others := find_other_values(source.header, built.compiled.model(checked.name).source):
             message = f"the model '{checked.name}' cannot be compared with its source, whose inputs or outputs differ: {others}"
             raise VerifyError(Problem("EPB649", message, self._step, "Write `reference: prepared`, or omit `reference`."))
-        return Subject(checked.name, source, samples, tuple(value.name for value in inputs))
+        run = partial(self._run_elsewhere, checked, folder=folder) if checked.runner is not None else None
+        return Subject(checked.name, source, samples, tuple(value.name for value in inputs), run=run)
 
     def _record(self, result: MemberResult) -> None:
         """Collect the figures of a model. Raises EpbuildError if this model or a model in the same process fails."""
@@ -184,19 +215,20 @@ class _VerificationRun:
             message = f"the model '{subject.name}' differs from its source: {result.different}"
             raise VerifyError(Problem("EPB646", message, self._step))
         else:
-            worst = result.measured.worst
+            worst, device = result.measured.worst, self._devices.get(subject.name)
             self._figures += [
                 FigureRow(
                     **asdict(figures),
                     member=subject.name,
                     evidence=subject.evidence,
-                    on=f"for {subject.on}",
+                    on=f"for {subject.on}" + (f", run by the command on '{device}'" if device is not None else ""),
                     reference=self._action.of(subject.name).reference,
                     at=result.measured.at,
                     quantized=subject.source.is_quantized,
                     unshared=result.unshared is not None,
                     worst=worst.place if worst is not None else None,
                     losses=result.measured.losses.get(figures.output),
+                    command_device=device,
                 )
                 for figures in result.measured.figures
             ]
@@ -219,7 +251,7 @@ class _VerificationRun:
         logs = [
             self._device_folder / "worker.log",
             *(log for check in self._checks for log in check.logs),
-            *self._metric_logs,
+            *self._command_logs,
         ]
         with self._execution.log.open("wb") as whole:
             for log in logs:

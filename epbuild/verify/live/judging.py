@@ -48,7 +48,7 @@ def list_numbers(made: Made, member: str) -> dict[str, Any]:
     figures = [
         {name: round_figure(name, getattr(row, name)) for name in _FIGURE_KEYS}
         | ({"unshared": True} if row.unshared else {})
-        | device
+        | (device if row.command_device is None else {"command_device": row.command_device})
         for row in result.figures
         if row.member == member
     ]
@@ -200,6 +200,7 @@ def format_note(result: VerificationResult) -> str:
     parts += [f"{who} {min(ratios):.1f} dB" for who, ratios in _list_loss_ratios(losses).items()]
     if any(row.evidence == "made" for row in result.figures):
         parts.append("generated inputs: weak evidence")
+    parts += [f"run by the command on '{name}'" for name in dict.fromkeys(row.command_device for row in result.figures) if name]
     parts += [f"{len(result.unjudged)} not judged"] if result.unjudged else []
     return ", ".join(parts)
 

@@ -75,6 +75,8 @@ class Subject(Struct, frozen=True):
     """Names of the model's inputs, in order."""
     tolerance: ToleranceFor | None = None
     """Function that maps the type of an output to the allowed difference of its elements. None if elements are not judged separately."""
+    run: Callable[[Sequence[Feed]], Attempt] | None = None
+    """Function that runs the compiled model elsewhere and writes its outputs. None to run the model here."""
 
     @property
     def on(self) -> str:
@@ -184,6 +186,10 @@ class NumbersCheck:
                 yield MemberResult(subject, source_failure=found)
             else:
                 references.append(found)
+        for reference in references:
+            if reference.subject.run is not None:
+                yield _make_result(reference, reference.subject.run(reference.feeds))
+        references = [reference for reference in references if reference.subject.run is None]
         if references and failed is None:
             self.lines.report(f"running {', '.join(found.subject.name for found in references)} on {self.target}")
             attempt = self._run_compiled(self.models, references, self.session, self.scratch / "run")

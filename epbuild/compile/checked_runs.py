@@ -1,0 +1,133 @@
+"""Runs of compiled models by users' commands, such as on a phone, to compare the outputs."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from epbuild.compile.model_runs import stage_model
+from epbuild.compile.program import (
+    ENVIRONMENT,
+    Program,
+    diagnose_program,
+    make_command_program,
+    quote_output,
+    stage_command,
+)
+from epbuild.core.errors import BuildError, EnvironmentFailure, Problem
+from epbuild.core.safepath import is_inside, is_regular, open_regular
+from epbuild.engine.events import StepStarted
+from epbuild.plan.measuring import FACTS
+from epbuild.plan.verification import (
+    COMMAND_INPUT,
+    RUN_OUTPUT,
+    CheckedMember,
+    StagedCommand,
+    Verification,
+    build_check_facts,
+)
+from epbuild.toolchain.execution import Execution, StepLog, Worker
+from epbuild.toolchain.process import Ending
+from epbuild.verify.live.arrays import write_named_arrays
+from epbuild.verify.live.worker import Feed
+from epbuild.worker.scripts import RUN_COMMAND
+
+_DEVICE = f"{RUN_OUTPUT}/device.txt"
+_MAX_DEVICE = 200
+_UNREADABLE: tuple[type[Exception], ...] = (
+    OSError, ValueError, LookupError, RuntimeError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+_MAX_BYTES = 1 << 32  # a small archive can expand to much more than memory holds
+
+
+def run_by_command(
+    action: Verification, checked: CheckedMember, feeds: Sequence[Feed], execution: Execution
+) -> tuple[str, tuple[str, ...]]:
+    """Run a member's command on all inputs, and write the outputs of each feed. Return the device and the names of the outputs.
+
+    Raises EnvironmentFailure if the command fails, BuildError if its files are unusable, and Cancelled.
+    """
+    command = checked.runner or StagedCommand()
+    program = make_command_program(action.id, command.words, action.target.toolchain.name, action.timeout)
+    names = tuple(value.name for value in action.compiled_of(checked).compiled.model(checked.name).source.outputs)
+    _stage(action, checked, command, program, feeds, execution)
+    execution.progress.report(StepStarted(program.step, f"running {checked.name} with the command"))
+    worker = Worker("program", RUN_COMMAND, action.timeout, ENVIRONMENT)
+    ending = execution.run(worker, program.step, StepLog(program.step, execution.progress))
+    failure = diagnose_program(program, ending, execution.shown_log)
+    if failure is not None:
+        # The device may be away. Failures of this machine are not recorded, so that the next build runs the command again.
+        raise EnvironmentFailure(*failure.problems)
+    name = _DEVICE
+    try:
+        device = _read_device(_find_output(execution.staging, name))
+        for number, feed in enumerate(feeds):
+            name = f"{RUN_OUTPUT}/{number:05}.npz"
+            _convert_outputs(_find_output(execution.staging, name), names, feed.outputs)
+    except _UNREADABLE as error:
+        raise _make_error(program, name, error, ending, execution) from error
+    return device, names
+
+
+def _stage(
+    action: Verification,
+    checked: CheckedMember,
+    command: StagedCommand,
+    program: Program,
+    feeds: Sequence[Feed],
+    execution: Execution,
+) -> None:
+    """Write the compiled model, its description, the inputs and the recipe's files to the staging directory."""
+    place = execution.staging / COMMAND_INPUT
+    try:
+        (execution.staging / RUN_OUTPUT).mkdir(parents=True)
+        stage_model(action.compiled_of(checked).compiled, checked.name, place / "model", execution.store)
+        for number, feed in enumerate(feeds):
+            write_named_arrays(place / "inputs" / f"{number:05}.npz", feed.file, feed.names)
+        (place / FACTS).write_text(json.dumps(build_check_facts(action, checked), indent=1), encoding="utf-8")
+        stage_command(program, command.files, execution)
+    except OSError as error:
+        message = f"the files of the command could not be staged: {error.strerror or error}"
+        hint = "Check the space and the permissions of the recipe's folder."
+        raise EnvironmentFailure(Problem("EPB451", message, program.step, hint)) from error
+
+
+def _find_output(staging: Path, name: str) -> Path:
+    """Return the path of a file that the command wrote. Raises OSError if it is missing or not a regular file."""
+    path = staging / name
+    if not is_regular(path) or not is_inside(path, staging / RUN_OUTPUT):
+        raise OSError("it is missing or not a regular file")
+    return path
+
+
+def _read_device(path: Path) -> str:
+    with open_regular(path) as file:
+        device = file.read(4 * _MAX_DEVICE + 1).decode().strip()
+    if not device or len(device) > _MAX_DEVICE or not device.isprintable():
+        raise ValueError(f"expected the name of the device, with at most {_MAX_DEVICE} characters")
+    return device
+
+
+def _convert_outputs(path: Path, names: Sequence[str], outputs: Path) -> None:
+    """Write the named arrays of a file as `arr_0`, `arr_1` and so on. Raises errors of many types if the file is unusable."""
+    import numpy as np
+
+    with open_regular(path) as file:
+        with zipfile.ZipFile(file) as archive:
+            if sum(info.file_size for info in archive.infolist()) > _MAX_BYTES:
+                raise ValueError(f"it expands to more than {_MAX_BYTES:,} bytes")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as arrays:
+            missing = [name for name in names if name not in arrays.files]
+            if missing:
+                raise ValueError(f"it lacks the output '{missing[0]}'")
+            np.savez(outputs, *(arrays[name] for name in names))
+
+
+def _make_error(program: Program, name: str, error: Exception, ending: Ending, execution: Execution) -> BuildError:
+    message = f"'{program.title}' wrote an unusable {name}: {error or type(error).__name__}{quote_output(ending.tail)}"
+    hint = f"Write the files to the folder ${{out}}, as documented. See the whole log: {execution.shown_log}."
+    return BuildError(Problem("EPB461", message, program.step, hint))
