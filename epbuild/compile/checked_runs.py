@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from epbuild.compile.model_runs import stage_model
 from epbuild.compile.program import (
@@ -31,9 +33,14 @@ from epbuild.plan.verification import (
 )
 from epbuild.toolchain.execution import Execution, StepLog, Worker
 from epbuild.toolchain.process import Ending
-from epbuild.verify.live.arrays import write_named_arrays
+from epbuild.verify.live.arrays import write_arrays, write_named_arrays
 from epbuild.verify.live.worker import Feed
 from epbuild.worker.scripts import RUN_COMMAND
+
+if TYPE_CHECKING:
+    import numpy as np
+
+T = TypeVar("T")
 
 _DEVICE = f"{RUN_OUTPUT}/device.txt"
 _MAX_DEVICE = 200
@@ -61,14 +68,17 @@ def run_by_command(
     if failure is not None:
         # The device may be away. Failures of this machine are not recorded, so that the next build runs the command again.
         raise EnvironmentFailure(*failure.problems)
-    name = _DEVICE
-    try:
-        device = _read_device(_find_output(execution.staging, name))
-        for number, feed in enumerate(feeds):
-            name = f"{RUN_OUTPUT}/{number:05}.npz"
-            _convert_outputs(_find_output(execution.staging, name), names, feed.outputs)
-    except _UNREADABLE as error:
-        raise _make_error(program, name, error, ending, execution) from error
+
+    def read(name: str, parse: Callable[[Path], T]) -> T:
+        try:
+            return parse(_find_output(execution.staging, name))
+        except _UNREADABLE as error:
+            raise _make_error(program, name, error, ending, execution) from error
+
+    device = read(_DEVICE, _read_device)
+    for number, feed in enumerate(feeds):
+        arrays = read(f"{RUN_OUTPUT}/{number:05}.npz", partial(_read_outputs, names=names))
+        write_arrays(feed.outputs, {f"arr_{index}": array for index, array in enumerate(arrays)})
     return device, names
 
 
@@ -111,8 +121,8 @@ def _read_device(path: Path) -> str:
     return device
 
 
-def _convert_outputs(path: Path, names: Sequence[str], outputs: Path) -> None:
-    """Write the named arrays of a file as `arr_0`, `arr_1` and so on. Raises errors of many types if the file is unusable."""
+def _read_outputs(path: Path, names: Sequence[str]) -> list[np.ndarray[Any, Any]]:
+    """Return the named arrays of a file, in the order of `names`. Raises errors of many types if the file is unusable."""
     import numpy as np
 
     with open_regular(path) as file:
@@ -124,7 +134,7 @@ def _convert_outputs(path: Path, names: Sequence[str], outputs: Path) -> None:
             missing = [name for name in names if name not in arrays.files]
             if missing:
                 raise ValueError(f"it lacks the output '{missing[0]}'")
-            np.savez(outputs, *(arrays[name] for name in names))
+            return [arrays[name] for name in names]
 
 
 def _make_error(program: Program, name: str, error: Exception, ending: Ending, execution: Execution) -> BuildError:

@@ -212,26 +212,31 @@ class _VerificationRun:
         elif result.failure is not None:
             raise self._make_run_error(result.failure)
         elif result.measured is None:
-            message = f"the model '{subject.name}' differs from its source: {result.different}"
+            message = f"the model '{subject.name}' differs from its source ({self._describe_run(subject)}): {result.different}"
             raise VerifyError(Problem("EPB646", message, self._step))
         else:
-            worst, device = result.measured.worst, self._devices.get(subject.name)
+            worst = result.measured.worst
             self._figures += [
                 FigureRow(
                     **asdict(figures),
                     member=subject.name,
                     evidence=subject.evidence,
-                    on=f"for {subject.on}" + (f", run by the command on '{device}'" if device is not None else ""),
+                    on=self._describe_run(subject),
                     reference=self._action.of(subject.name).reference,
                     at=result.measured.at,
                     quantized=subject.source.is_quantized,
                     unshared=result.unshared is not None,
                     worst=worst.place if worst is not None else None,
                     losses=result.measured.losses.get(figures.output),
-                    command_device=device,
+                    command_device=self._devices.get(subject.name),
                 )
                 for figures in result.measured.figures
             ]
+
+    def _describe_run(self, subject: Subject) -> str:
+        """Return a clause with the inputs of a model, and with the device if a command ran the model."""
+        device = self._devices.get(subject.name)
+        return f"for {subject.on}" + (f", run by the command on '{device}'" if device is not None else "")
 
     def _record_source_failure(self, name: str, failure: LoadFailure) -> None:
         """Record that the source rejects generated inputs. Raises BuildError for any other failure, or if the inputs are from files."""
