@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -44,9 +43,6 @@ T = TypeVar("T")
 
 _DEVICE = f"{RUN_OUTPUT}/device.txt"
 _MAX_DEVICE = 200
-_UNREADABLE: tuple[type[Exception], ...] = (
-    OSError, ValueError, LookupError, RuntimeError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
 _MAX_BYTES = 1 << 32  # a small archive can expand to much more than memory holds
 
 
@@ -72,7 +68,7 @@ def run_by_command(
     def read(name: str, parse: Callable[[Path], T]) -> T:
         try:
             return parse(_find_output(execution.staging, name))
-        except _UNREADABLE as error:
+        except Exception as error:  # NumPy and zipfile raise errors of many types for damaged files
             raise _make_error(program, name, error, ending, execution) from error
 
     device = read(_DEVICE, _read_device)

@@ -23,6 +23,12 @@ EXPECT = "    expect: {fallback_nodes: any}\n"
 COMMAND = 'command: {run: [python, run.py, "${in}", "${out}"], files: [run.py]}'
 OFFSET = 2.5
 """What the classifier adds to its input."""
+BAD_HEADER = r"""
+import zipfile
+with zipfile.ZipFile(out / '00001.npz', 'w') as archive:
+    archive.writestr('y.npy', b"\x93NUMPY\x01\x00\x0c\0{1:2, 'a':3}")
+"""
+"""Script that writes an array whose header makes NumPy raise a TypeError."""
 FAKE_ADB = f"""\
 #!{sys.executable}
 import pathlib, shutil, sys
@@ -147,6 +153,7 @@ def test_outputs_that_differ_by_a_hair_too_much_leave_the_earlier_output(worksho
         ("(out / '00001.npz').unlink(); (out / '00001.npz').symlink_to('/etc/hostname')", "out/00001.npz: it is missing"),
         ("(out / '00001.npz').write_bytes(b'x')", "out/00001.npz: File is not a zip file"),
         ("numpy.savez(out / '00001.npz', z=numpy.ones(4))", "out/00001.npz: it lacks the output 'y'"),
+        (BAD_HEADER, "out/00001.npz: '<' not supported"),
         ("numpy.savez(out / '00001.npz', y=numpy.array([{}]))", "out/00001.npz: Object arrays cannot be loaded"),
     ],
 )
