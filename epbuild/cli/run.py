@@ -14,7 +14,7 @@ from epbuild.cli.job_options import ShardText, parse_shard
 from epbuild.cli.options import INTERRUPTED, Excludes, OptionGroup, declare_option, make_application
 from epbuild.commands.run import cover
 from epbuild.commands.watch import SourceWatch
-from epbuild.core.errors import EpbuildError
+from epbuild.core.errors import EpbuildError, Problem
 from epbuild.core.user_settings import get_jobs
 from epbuild.engine.events import Progress
 from epbuild.report.json.build import build_coverage_document, build_measurements_document, plan_document
@@ -256,9 +256,13 @@ def coverage(
     return 0
 
 
-@app.command(
-    exits={0: "every model was measured and meets its limits", 1: "a step failed, or a figure is above its limit or missing"}
-)
+_MEASURE_EXITS = {
+    0: "every model was measured and meets its limits",
+    1: "a step failed, or a figure is above its limit or missing",
+}
+
+
+@app.command(rules=(arguments.OFFLINE_WRITES_NOTHING,), exits=_MEASURE_EXITS)
 def measure(
     target: arguments.Target,
     *,
@@ -290,18 +294,19 @@ def measure(
         cluster=None if remote.offline else cluster.address(insecure=remote.insecure),
     )
     code = 0
+    problems: tuple[Problem, ...] = ()
     with make_coverage_reporter() as progress:
         try:
             api.run(request, progress)
         except BuildFailed as error:
-            failed, code = error.problems, error.result.finished.exit_code
+            code, problems = error.result.finished.exit_code, error.problems
     rows = api.report(request).measurements
     if json:
         print_json(build_measurements_document(rows))
     else:
         print_measurements(rows)
-    if code:
+    if problems:
         from epbuild.report.terminal.problems import print_errors
 
-        print_errors(failed)
+        print_errors(problems)
     return code

@@ -230,6 +230,7 @@ def test_measure_prints_new_and_current_figures_and_emits_nothing(workshop: Work
     assert (row["step"], row["figures"]["load_ms"], row["device"]) == (MEASURE, 1234.5, "SM-S918B")
     assert execute(["measure", "compile:*"]) == 0
     assert capsys.readouterr().out == "The selected steps measured nothing.\n"
+    assert execute(["measure", "--offline", "--remote-cache", "write"]) == 2
     workshop.write_recipe()
     assert execute(["measure"]) == 2
     assert "The recipe measures nothing: add `measure: {on: device}` to a target or a group." in capsys.readouterr().err
