@@ -49,7 +49,7 @@ def test_a_pipe_is_refused_as_a_recipe(piped: Project) -> None:
         ("name: quick", "name: quick\ninclude: [pipe]", "epbuild.yaml:3:11: error: not a file: 'pipe'."),
         ("name: quick", "name: quick\ncatalogs: [pipe]", "error: the catalog file 'pipe' cannot be used: "),
         ("left: left.onnx", "left: pipe", "error: the model 'left' is not a file: pipe. "),
-        ("backend_type: htp", "backend_type: htp\n      qnn_ir_backend_path: ./pipe", "does not exist: ./pipe"),
+        ("backend_type: htp", "backend_type: htp\n      qnn_ir_backend_path: ./pipe", "does not exist: pipe. "),
         ("toolchain: qnn", "toolchain: qnn\n    library: pipe", "error: the plugin library does not exist: pipe."),
     ],
 )

@@ -223,7 +223,7 @@ def test_a_read_only_output_folder_is_reported_and_kept(bound: Starved) -> None:
 def test_a_recipe_folder_without_write_permission_is_reported_before_any_compile(bound: Starved) -> None:
     with read_only(bound.project.folder):
         told = bound.fails(ENVIRONMENT)
-    assert f"cannot create {bound.project.folder / '.epbuild'}: Permission denied. Give this user access to this path." in told
+    assert "cannot create .epbuild: Permission denied. Give this user access to this path." in told
     bound.check_recovery()
 
 

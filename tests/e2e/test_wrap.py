@@ -69,9 +69,9 @@ def test_each_graph_of_a_binary_becomes_a_model_beside_it(parts: Project, tmp_pa
 
 def test_a_file_that_is_no_context_binary_is_refused_with_one_sentence(parts: Project, tmp_path: Path) -> None:
     (tmp_path / "cut.bin").write_bytes((parts.folder / "dist/split_qnn.bin").read_bytes()[:50_000])
-    for path in (tmp_path / "cut.bin", parts.folder / "split.onnx"):
+    for path, shown in ((tmp_path / "cut.bin", tmp_path / "cut.bin"), (parts.folder / "split.onnx", "split.onnx")):
         done = parts.epbuild("wrap", str(path), "-o", str(tmp_path / "out"))
         assert (done.returncode, done.stdout) == (2, "")
-        assert f"onnxruntime-qnn 2.7.0 does not read {path} as a context binary: " in done.stderr
+        assert f"onnxruntime-qnn 2.7.0 does not read {shown} as a context binary: " in done.stderr
         assert done.stderr.endswith("[EPB668]\n")
     assert not (tmp_path / "out").exists()
