@@ -12,7 +12,7 @@ from epbuild.archive.opened import open_artifact
 from epbuild.core.canonical import JsonFile
 from epbuild.core.clone import copy_file
 from epbuild.core.defaults import MANIFEST
-from epbuild.core.digest import Hasher
+from epbuild.core.digest import Blob, Hasher
 from epbuild.core.errors import EnvironmentFailure, NothingToVerify, Position, Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate, open_regular
 from epbuild.core.shown import ProgressLines, format_path
@@ -20,7 +20,6 @@ from epbuild.onnxfile.edit.staging import make_exists_error
 from epbuild.publish.keys import Keys
 from epbuild.recipe.model import Encryption
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
-from epbuild.verify.manifest import ListedFile
 
 
 class Decrypted(Struct, frozen=True):
@@ -43,7 +42,7 @@ def decrypt(artifact: Path, output: Path, key_variable: str, lines: ProgressLine
         found = [one for one in find_artifacts(received.place) if one.encrypted]
         if not found:
             raise NothingToVerify(Problem("EPB600", f"{format_path(artifact)} has no encrypted files"))
-        key = Keys().read(Encryption(Position(str(artifact), 1, 1), key_variable), None)
+        key = Keys(Path()).read(Encryption(Position(str(artifact), 1, 1), key_variable), None)
         try:
             output.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as folder:
@@ -74,23 +73,23 @@ def _write_plain(artifact: ArtifactFolder, folder: Path, key: bytes) -> None:
         if listed.plain is None:
             copy_file(source, place)
         else:
-            _decrypt_file(source, place, listed, artifact.format_path(listed.path), key)
+            _decrypt_file(source, place, listed.path, listed.plain, artifact.format_path(listed.path), key)
     (folder / MANIFEST).write_bytes(JsonFile(_describe_plain(manifest.document)).data)
 
 
-def _decrypt_file(source: Path, place: Path, listed: ListedFile, title: str, key: bytes) -> None:
+def _decrypt_file(source: Path, place: Path, name: str, plain: Blob, title: str, key: bytes) -> None:
     from epbuild.runtime import encryption  # needs the package cryptography
 
     hasher = Hasher()
     try:
-        with open_regular(source) as file, place.open("wb") as plain:
-            _, pieces = encryption.decrypt(file, key, listed.path)
+        with open_regular(source) as file, place.open("wb") as out:
+            _, pieces = encryption.decrypt(file, key, name, plain.digest)
             for piece in pieces:
                 hasher.update(piece)
-                plain.write(piece)
+                out.write(piece)
     except encryption.EncryptionError as error:
         raise VerifyError(Problem("EPB658", f"{title} cannot be decrypted: it {error}")) from None
-    if hasher.blob != listed.plain:
+    if hasher.blob != plain:
         raise VerifyError(Problem("EPB658", f"{title} cannot be decrypted: its content is not the one that the manifest lists"))
 
 

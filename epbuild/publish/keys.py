@@ -6,6 +6,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
 from epbuild.core.redact import conceal
@@ -24,7 +25,9 @@ class Keys:
     No error quotes a key, or what a command printed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        """Initialize the keys of a recipe in `folder`, in which commands run."""
+        self._folder = folder
         self._read: dict[tuple[str | None, tuple[str, ...]], bytes] = {}
         """Keys by variable and command."""
         self._lock = threading.Lock()
@@ -40,11 +43,11 @@ class Keys:
         place = (encryption.key_variable, encryption.key_command)
         with self._lock:
             if place not in self._read:
-                self._read[place] = _read_key(encryption, StepId(step) if step is not None else None)
+                self._read[place] = _read_key(encryption, self._folder, StepId(step) if step is not None else None)
             return self._read[place]
 
 
-def _read_key(encryption: Encryption, step: StepId | None) -> bytes:
+def _read_key(encryption: Encryption, folder: Path, step: StepId | None) -> bytes:
     place = _name_place(encryption)
     hint = "Set it to a key of 32 bytes in hex or Base64, such as the output of `openssl rand -hex 32`."
     try:
@@ -57,7 +60,7 @@ def _read_key(encryption: Encryption, step: StepId | None) -> bytes:
         if not text:
             raise EnvironmentFailure(Problem("EPB437", f"{place} is not set", step, hint))
     else:
-        text = _run(encryption.key_command, place, step)
+        text = _run(encryption.key_command, folder, place, step)
         hint = "The command must print only the key: 32 bytes in hex or Base64."
     conceal(encryption.key_variable or "encrypt", text)
     try:
@@ -73,11 +76,14 @@ def _name_place(encryption: Encryption) -> str:
     return f"the key from the command '{encryption.key_command[0]}'"
 
 
-def _run(command: tuple[str, ...], place: str, step: StepId | None) -> str:
-    """Return what a command prints. What it writes to standard error is dropped, because it may contain the key."""
+def _run(command: tuple[str, ...], folder: Path, place: str, step: StepId | None) -> str:
+    """Return what a command in `folder` prints. What it writes to standard error is dropped, because it may contain the key."""
     hint = "Run the command in a terminal to see its messages."
+    program = str(folder / command[0]) if "/" in command[0] else command[0]  # Windows looks for it in epbuild's own folder
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_SECONDS, check=False)
+        done = subprocess.run(
+            [program, *command[1:]], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
         message = f"{place} cannot be read: the command did not end within {_SECONDS} seconds"
         raise EnvironmentFailure(Problem("EPB437", message, step, hint)) from None

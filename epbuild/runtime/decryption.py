@@ -34,18 +34,18 @@ class Decryption:
     """Reader of a variant's encrypted files, which may be in memory. Raises OpenError (EPB658) for files that cannot be decrypted."""
 
     def __init__(self, variant: Variant, contents: Contents, key: bytes | None) -> None:
-        self._names = variant.encrypted
+        self._encrypted = variant.encrypted
         self._contents = contents
         self._failure: OpenError | None = None
-        if self._names and key is None:
-            file = next(iter(self._names))
+        if self._encrypted and key is None:
+            file = next(iter(self._encrypted))
             named = f" with the key {variant.key_id!r}" if variant.key_id is not None else ""
             raise OpenError("EPB658", f"{format_path(file)} was encrypted{named}; pass the key as decrypt=")
         self._key = key or b""
-        self._contexts = {file.resolve(): file for file in self._names if file not in variant.models.values()}
+        self._contexts = {file.resolve(): file for file in self._encrypted if file not in variant.models.values()}
 
     def __contains__(self, file: Path) -> bool:
-        return file in self._names
+        return file in self._encrypted
 
     def read(self, file: Path) -> bytes:
         """Return the content of a file."""
@@ -95,7 +95,7 @@ class Decryption:
     def _open(self, file: Path) -> Iterator[tuple[Header, Iterator[bytes]]]:
         try:
             with self._open_file(file) as source:
-                yield decrypt(source, self._key, self._names[file])
+                yield decrypt(source, self._key, *self._encrypted[file])
         except EncryptionError as error:
             raise OpenError("EPB658", f"{format_path(file)} cannot be decrypted: it {error}") from None
         except OSError as error:

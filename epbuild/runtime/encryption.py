@@ -17,7 +17,6 @@ and additional chunks are detected. The key check distinguishes a wrong key from
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import struct
 from collections.abc import Callable, Iterator
@@ -66,10 +65,13 @@ def parse_key(text: str) -> bytes:
     """Return a key from its text: 32 bytes in hex or in Base64. Raises EncryptionError, which does not quote the text."""
     text = text.strip()
     try:
-        key = bytes.fromhex(text) if len(text) == 2 * KEY_BYTES else base64.b64decode(text, validate=True)
-    except (ValueError, binascii.Error):
+        return check_key(bytes.fromhex(text))
+    except ValueError:  # 32 bytes in Base64 end with `=`, which is no hex digit
+        pass
+    try:
+        return check_key(base64.b64decode(text, validate=True))
+    except ValueError:
         raise EncryptionError("is neither hex nor Base64") from None
-    return check_key(key)
 
 
 def check_key(key: bytes) -> bytes:
@@ -144,10 +146,11 @@ def read_header(file: BinaryIO) -> Header | None:
     return header
 
 
-def decrypt(file: BinaryIO, key: bytes, name: str) -> tuple[Header, Iterator[bytes]]:
+def decrypt(file: BinaryIO, key: bytes, name: str, sha256: str) -> tuple[Header, Iterator[bytes]]:
     """Return the header of an encrypted file, and an iterator of its content in pieces. Each piece is authentic.
 
-    `name` is the expected name. Raises EncryptionError and OSError, also while the pieces are read.
+    `name` and `sha256` are those that the manifest lists for the content. Raises EncryptionError and OSError,
+    also while the pieces are read.
     """
     header = read_header(file)
     if header is None:
@@ -156,6 +159,8 @@ def decrypt(file: BinaryIO, key: bytes, name: str) -> tuple[Header, Iterator[byt
         raise EncryptionError("was encrypted with another key")
     if header.name != name:
         raise EncryptionError(f"was encrypted under another name, {header.name!r}")
+    if header.sha256 != sha256:
+        raise EncryptionError("has another content than the manifest lists")
     return header, _decrypt_chunks(file, header, _make_cipher(header, key))
 
 

@@ -94,8 +94,8 @@ class Variant:
     """Configuration entries for each run of a compiled model."""
     adapters: Mapping[str, Path] = field(default_factory=dict)
     """LoRA adapters, by file name."""
-    encrypted: Mapping[Path, str] = field(default_factory=dict)
-    """Names under which files were encrypted, by path."""
+    encrypted: Mapping[Path, tuple[str, str]] = field(default_factory=dict)
+    """Name under which a file was encrypted, and the SHA-256 of its content, by path."""
     key_id: str | None = None
     """Name of the key of the encrypted files, if the recipe has one."""
 
@@ -199,7 +199,7 @@ def _read_variant(path: Path, document: Any) -> Variant:
             adapters={file.name: file for file, role in listed if role == _ADAPTER},
             uncompiled=frozenset(model["name"] for model in models if model.get("compiled") is False),
             encrypted={
-                path.parent / _check_relative_path(item["path"]): item["path"]
+                path.parent / _check_relative_path(item["path"]): (item["path"], item["plain"]["sha256"])
                 for item in _check_list_of_dicts(document.get("files", []), "files")
                 if "plain" in item
             },

@@ -71,7 +71,7 @@ class Emitter:
         self._progress = progress
         self._ledger = ledger
         self._hidden = HiddenFolders()
-        self._keys = Keys()
+        self._keys = Keys(surveyor.workspace.base)
         self._left = {orphan.step: orphan for orphan in reversed(found.orphans)}
 
     def check_keys(self) -> None:

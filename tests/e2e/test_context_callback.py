@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from epbuild.core.digest import hash_bytes
 from tests.e2e.contoso_library import EP, build_library, needs_compiler
 from tests.support.encrypted_files import KEY, encrypted, link_cryptography
 from tests.support.projects import RECIPES, toolchain_python
@@ -19,6 +20,7 @@ from tests.support.projects import RECIPES, toolchain_python
 pytestmark = [pytest.mark.slow, needs_compiler]
 
 BINARY = "context.bin"
+CONTENT = numpy.arange(20_000, dtype=numpy.float32).tobytes()  # two chunks
 RUN = """
 import os, sys
 import numpy, onnxruntime
@@ -59,13 +61,13 @@ def write_variant(folder: Path, context: bytes) -> None:
         "share_weights": False,
         "target": {"name": "cpu", "eps": [{"ep": EP, "provider_options": {}}], "session_options": {}},
         "models": [{"name": "bias", "file": "bias_ctx.onnx"}],
-        "files": [{"path": BINARY, "role": "context-binary", "plain": {}}],
+        "files": [{"path": BINARY, "role": "context-binary", "plain": {"sha256": hash_bytes(CONTENT)}}],
     }
     (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
 def test_a_plugin_ep_computes_with_a_decrypted_context_binary(library: Path, tmp_path: Path) -> None:
-    context = encrypted(numpy.arange(20_000, dtype=numpy.float32).tobytes(), BINARY)  # two chunks
+    context = encrypted(CONTENT, BINARY)
     write_variant(tmp_path / "whole", context)
     write_variant(tmp_path / "damaged", context[:-1] + bytes([context[-1] ^ 1]))
     (tmp_path / "packages").mkdir()

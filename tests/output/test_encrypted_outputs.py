@@ -13,10 +13,11 @@ import pytest
 
 from epbuild.commands.artifacts import diff, inspect
 from epbuild.commands.decrypt import decrypt as decrypt_artifact
+from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import ChangeRefused, EnvironmentFailure, PlanError, VerifyError
 from epbuild.core.shown import NO_LINES
 from epbuild.diff.facts import Incomparable
-from epbuild.runtime.encryption import MAGIC, decrypt
+from epbuild.runtime.encryption import MAGIC, decrypt, read_header
 from epbuild.toolchain.process import Ending
 from epbuild.verify.artifact import find_artifacts
 from epbuild.verify.static import check_artifact
@@ -46,7 +47,9 @@ def write(workshop: Workshop, encrypt: str, *changes: tuple[str, str]) -> None:
 def plain(workshop: Workshop) -> bytes:
     """Return the decrypted model of the classifier."""
     data = workshop.contents("classifier")["classifier_ctx.onnx"]
-    return b"".join(decrypt(io.BytesIO(data), bytes.fromhex(KEY), "classifier_ctx.onnx")[1])
+    header = read_header(io.BytesIO(data))
+    assert header is not None
+    return b"".join(decrypt(io.BytesIO(data), bytes.fromhex(KEY), "classifier_ctx.onnx", header.sha256)[1])
 
 
 def test_output_has_the_model_only_in_encrypted_form(workshop: Workshop) -> None:
@@ -87,7 +90,7 @@ def test_output_is_emitted_again_only_when_something_changes(workshop: Workshop,
     ("encrypt", "key", "message"),
     [
         (ENCRYPT, None, "the key in the environment variable CONTEXT_KEY is not set"),
-        (ENCRYPT, "5a" * 31, "the key in the environment variable CONTEXT_KEY is neither hex nor Base64"),
+        (ENCRYPT, "my-key!" * 9, "the key in the environment variable CONTEXT_KEY is neither hex nor Base64"),
         (ENCRYPT, "c2VjcmV0IQ==", "the key in the environment variable CONTEXT_KEY has 7 bytes, but a key has 32"),
         ("encrypt: {key_command: [no-such-program]}", KEY, "the key from the command 'no-such-program' cannot be read"),
         (
@@ -113,8 +116,7 @@ def test_key_that_cannot_be_read_stops_the_build_before_it_compiles(
 
 def test_key_of_a_command_appears_nowhere(workshop: Workshop) -> None:
     (workshop.folder / "key.py").write_text(f"print({KEY!r})", encoding="utf-8")
-    script = (workshop.folder / "key.py").as_posix()
-    write(workshop, f"encrypt: {{key_command: ['{Path(sys.executable).as_posix()}', '{script}']}}")
+    write(workshop, f"encrypt: {{key_command: ['{Path(sys.executable).as_posix()}', key.py]}}")  # from the recipe's folder
     assert workshop.build().exit_code == 0
     assert plain(workshop)
     assert KEY not in repr(list(workshop.events))
@@ -236,8 +238,8 @@ def test_context_binary_of_an_ep_with_the_callback_is_encrypted(workshop: Worksh
     files = workshop.contents("classifier")
     [node] = [node for node in onnx.load_from_string(files["classifier_ctx.onnx"]).graph.node if node.op_type == "EPContext"]
     assert BINARY.encode() in [attribute.s for attribute in node.attribute]
-    content = b"".join(decrypt(io.BytesIO(files[BINARY]), bytes.fromhex(KEY), BINARY)[1])
-    assert content == b"plain context" * 10_000
+    content = b"plain context" * 10_000
+    assert b"".join(decrypt(io.BytesIO(files[BINARY]), bytes.fromhex(KEY), BINARY, hash_bytes(content))[1]) == content
     assert not any(b"plain context" in data for data in files.values())
     [artifact] = find_artifacts(workshop.output("classifier"))
     found = list(check_artifact(artifact))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from epbuild import runtime
+from epbuild.core.digest import hash_bytes
 from epbuild.runtime import OpenError
 from tests.runtime.fake_onnxruntime import Machine, SessionOptions
 from tests.runtime.test_files_in_memory import CONTEXT
@@ -40,7 +41,7 @@ class WithCallback(SessionOptions):
 @pytest.fixture
 def model_folder(tmp_path: Path) -> Path:
     """Return an output whose model is encrypted."""
-    files = [{"path": MODEL, "role": "model", "plain": {}}]
+    files = [{"path": MODEL, "role": "model", "plain": {"sha256": hash_bytes(b"content")}}]
     folder = emit(tmp_path / "out", files=files, encryption={"format": 1, "key_id": "2026"})
     (folder / MODEL).write_bytes(encrypted(b"content", MODEL))
     return folder
@@ -49,7 +50,9 @@ def model_folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def context_folder(snapdragon: Machine, tmp_path: Path) -> Path:
     """Return an output whose context binary is encrypted."""
-    folder = emit(tmp_path / "out", files=[{"path": BINARY, "role": "context-binary", "plain": {}}])
+    folder = emit(
+        tmp_path / "out", files=[{"path": BINARY, "role": "context-binary", "plain": {"sha256": hash_bytes(bytes(100_000))}}]
+    )
     (folder / BINARY).write_bytes(encrypted(bytes(100_000), BINARY))
     vars(snapdragon.module)["SessionOptions"] = WithCallback
     return folder

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epbuild.core.digest import hash_bytes
 from epbuild.runtime.encryption import (
     CHUNK_BYTES,
     MAGIC,
@@ -25,8 +26,9 @@ OTHER = bytes(32)
 SIZES = (0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES)
 
 
-def decrypted(data: bytes, key: bytes = KEY, name: str = NAME) -> bytes:
-    return b"".join(decrypt(io.BytesIO(data), key, name)[1])
+def decrypted(data: bytes, key: bytes = KEY, name: str = NAME, sha256: str | None = None) -> bytes:
+    header = read_header(io.BytesIO(data)) if sha256 is None else None
+    return b"".join(decrypt(io.BytesIO(data), key, name, sha256 or (header.sha256 if header is not None else ""))[1])
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -72,7 +74,7 @@ def test_pieces_before_a_damaged_chunk_are_authentic() -> None:
     content = bytes(2 * CHUNK_BYTES)
     damaged = bytearray(encrypted(content, NAME))
     damaged[-1] ^= 1
-    _, pieces = decrypt(io.BytesIO(bytes(damaged)), KEY, "m/x.bin")
+    _, pieces = decrypt(io.BytesIO(bytes(damaged)), KEY, "m/x.bin", hash_bytes(content))
     assert next(pieces) == content[:CHUNK_BYTES]
     with pytest.raises(EncryptionError, match="is damaged"):
         next(pieces)
@@ -89,6 +91,8 @@ def test_wrong_keys_names_and_files_have_their_own_messages() -> None:
     ):
         with pytest.raises(EncryptionError, match=message):
             decrypted(data, key, name)
+    with pytest.raises(EncryptionError, match="has another content than the manifest lists"):
+        decrypted(whole, sha256=hash_bytes(b"weights of another release"))
     assert read_header(io.BytesIO(b"plain")) is None
 
 
@@ -99,7 +103,8 @@ def test_each_content_name_and_key_gives_other_bytes() -> None:
 
 def test_keys_are_written_in_hex_or_base64() -> None:
     assert parse_key(f"{KEY.hex()}\n") == parse_key(base64.b64encode(KEY).decode()) == KEY
-    for text, message in (("", "0 bytes"), (KEY.hex()[:-2], "neither"), ("zz" * 32, "neither"), ("secret!", "neither")):
+    wrong = {"": "0 bytes", KEY.hex()[:-2]: "31 bytes", "c2VjcmV0" * 8: "48 bytes", "zz": "neither", "secret!": "neither"}
+    for text, message in wrong.items():
         with pytest.raises(EncryptionError, match=message) as raised:
             parse_key(text)
         assert not text or text not in str(raised.value)
