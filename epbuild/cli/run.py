@@ -1,4 +1,4 @@
-"""`epbuild run`, `epbuild coverage` and `epbuild measure`: build out-of-date steps."""
+"""`epbuild run`, `epbuild coverage` and `epbuild measure`."""
 
 from __future__ import annotations
 

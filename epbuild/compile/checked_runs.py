@@ -1,4 +1,4 @@
-"""Runs of compiled models by users' commands, such as on a phone, to compare the outputs."""
+"""Runs of compiled models by a user's command, such as on a phone."""
 
 from __future__ import annotations
 

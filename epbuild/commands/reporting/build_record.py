@@ -22,7 +22,7 @@ from msgspec import Struct
 from epbuild.core.atomic import write_file
 from epbuild.core.canonical import parse_json
 from epbuild.core.errors import Problem, StepId
-from epbuild.core.records import convert
+from epbuild.core.records import convert, prepare_type
 from epbuild.core.safepath import read_regular
 from epbuild.engine.events import Origin, Outcome
 from epbuild.survey.action_status import StepState
@@ -255,7 +255,7 @@ class BuildRecords:
         for path in reversed(self._list_files()):
             if path.name.endswith(f"-{configuration[:12]}.json"):
                 with suppress(OSError, msgspec.MsgspecError):
-                    summary = msgspec.json.decode(read_regular(path), type=BuildSummary)
+                    summary = msgspec.json.decode(read_regular(path), type=prepare_type(BuildSummary))
                     found += [summary] if (summary.format, summary.configuration) == (FORMAT, configuration) else []
         return found
 

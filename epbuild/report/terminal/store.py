@@ -40,7 +40,7 @@ MAX_NAMED = 6
 
 def print_cache_stats(found: CacheStats) -> None:
     """Print the store's entries by kind, the environments, and the workspaces that use the store."""
-    print_line(f"{format_path(found.place)}")
+    print_line(str(found.place))  # in full: users look for this folder, or delete it
     sums = found.entries.values()
     entries = {_HEADINGS[kind]: sizes for kind, sizes in found.entries.items()}
     entries["total"] = (sum(count for count, _ in sums), sum(size for _, size in sums))
