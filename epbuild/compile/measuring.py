@@ -64,7 +64,7 @@ class _Figures(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def measure(measurement: ModelMeasurement, execution: Execution) -> MeasurementResult:
-    """Run the command for each model, and store the figures and the files that it wrote. Raises EpbuildError and Cancelled."""
+    """Measure each model, by its command or on the device. Store the figures and the other files. Raises EpbuildError and Cancelled."""
     begin = time.monotonic()
     models: list[MeasuredModel] = []
     kept: dict[str, Path] = {}
@@ -137,7 +137,7 @@ def _read_figures(program: Program, ending: Ending, execution: Execution) -> _Fi
 
 
 def _list_kept_files(measurement: ModelMeasurement, execution: Execution) -> Iterator[tuple[str, Path]]:
-    """Yield the name and the path of each other file that the command wrote beside its figures. Raises BuildError."""
+    """Yield the name and the path of each file that the measurement wrote beside its figures. Raises BuildError."""
     figures = execution.staging / OUTPUT
     folder, step = figures.parent, StepId(measurement.id)
     others = [path for path in sorted(folder.rglob("*")) if path != figures and (path.is_symlink() or not path.is_dir())]
@@ -155,8 +155,12 @@ def _list_kept_files(measurement: ModelMeasurement, execution: Execution) -> Ite
             else None
         )
         if why is not None:
-            message = f"the command of 'measure' wrote {name}, which {why}"
-            raise BuildError(Problem("EPB461", message, step, "Write only files to keep into the folder of ${out}."))
+            hint = (
+                "Write only files to keep into the folder of ${out}."
+                if measurement.choice.command
+                else "Change the target's options that request files."
+            )
+            raise BuildError(Problem("EPB461", f"the measurement wrote {name}, which {why}", step, hint))
         yield name, path
 
 

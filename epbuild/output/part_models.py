@@ -16,7 +16,7 @@ from epbuild.plan.made import Made, describe_preparations
 from epbuild.plan.request import build_ep_document
 from epbuild.plan.result import ContextNode
 from epbuild.plan.steps import Merging, Part
-from epbuild.verify.figures import list_measured_figures
+from epbuild.verify.figures import describe_measured_figures
 from epbuild.verify.live.judging import list_numbers
 
 
@@ -78,8 +78,8 @@ def add_measured_figures(models: Sequence[ManifestModel], measured: Made) -> lis
     return [
         replace(
             model,
-            numbers=model.numbers if model.merged else {**model.numbers, **list_measured_figures(measured, model.name)},
-            merged=[{**member, **list_measured_figures(measured, member["name"])} for member in model.merged],
+            numbers=model.numbers if model.merged else {**model.numbers, **describe_measured_figures(measured, model.name)},
+            merged=[{**member, **describe_measured_figures(measured, member["name"])} for member in model.merged],
         )
         for model in models
     ]

@@ -152,10 +152,8 @@ def _find_command_problems(group: str, choice: MeasureChoice) -> Iterator[Proble
 
 def _find_place_problems(choice: MeasureChoice) -> Iterator[Problem]:
     if choice.on == "cpu":
-        hint = "Write `on: device` or `on: emulator`."
-        yield Problem(
-            "EPB270", "'measure' can run models on the CPU instead of the device only with a command", choice.where, hint
-        )
+        hint = "Add `command`, or write `on: device` or `on: emulator`."
+        yield Problem("EPB270", "'on: cpu' of 'measure' needs a command", choice.where, hint)
 
 
 def with_command_files(

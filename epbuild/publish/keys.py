@@ -77,7 +77,7 @@ def _name_place(encryption: Encryption) -> str:
 
 
 def _run(command: tuple[str, ...], folder: Path, place: str, step: StepId | None) -> str:
-    """Return what a command in `folder` prints. What it writes to standard error is dropped, because it may contain the key."""
+    """Run a command in `folder` and return its output. Standard error is dropped, because it may contain the key."""
     hint = "Run the command in a terminal to see its messages."
     program = str(folder / command[0]) if "/" in command[0] else command[0]  # Windows looks for it in epbuild's own folder
     try:

@@ -88,7 +88,7 @@ def _make_name_error(section: str, definition: Definition, where: Position) -> R
 
 
 def _is_list_item(definition: Definition, value: Node) -> bool:
-    """Return whether a list of paths can hold the model, because the model has no settings and the name of its file."""
+    """Return whether a list of paths can hold the model: it has no settings, and its name is that of its file."""
     if not isinstance(value, ScalarNode) or not isinstance(value.value, str) or is_glob(value.value):
         return False
     return name_of_text(PurePosixPath(value.value).stem) == definition.name
@@ -122,7 +122,7 @@ class _Span(Struct):
 
 
 def _read_spans(text: str) -> dict[str, _Span]:
-    """Return the values of the recipe's own keys. The key `""` has the whole recipe."""
+    """Return the spans of the top-level values, by key. The key `""` has the span of the whole recipe."""
     import yaml
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -121,7 +121,7 @@ class Encryptor:
 def read_header(file: BinaryIO) -> Header | None:
     """Read the header of an encrypted file, and check the size of the file. Return None if the file is not encrypted.
 
-    The header is authentic only after a chunk was decrypted. Raises EncryptionError and OSError.
+    Do not trust the header until a chunk has been decrypted. Raises EncryptionError and OSError.
     """
     fixed = file.read(_HEADER.size)
     if fixed[: len(MAGIC) - 1] != MAGIC[:-1]:

@@ -44,7 +44,7 @@ def check_member_figures(measurement: ModelMeasurement, member: MeasuredMember, 
             yield Problem("EPB656", message, step, "Change the model, or raise the limit.")
 
 
-def list_measured_figures(measured: Made, member: str) -> dict[str, Any]:
+def describe_measured_figures(measured: Made, member: str) -> dict[str, Any]:
     """Return the manifest entry of a model's figures."""
     if not isinstance(measured.result, MeasurementResult):
         raise TypeError(f"{measured.action.id} is not a measurement")

@@ -263,7 +263,7 @@ class _Search:
         )
 
     def _explain_fallback(self, outside: FallbackNodes) -> Bisection:
-        """Report the nodes that the EP did not take. The first of them is the part."""
+        """Report all nodes that the EP did not take. The written files have only the first of them."""
         prober, graph = self.prober, self.graph
         advice = [text for group in outside.groups for text in find_advice(prober.group.target, prober.member, group)]
         found = {index: left for left in outside.nodes if (index := graph.find_node(left.node, left.operator)) is not None}

@@ -140,7 +140,7 @@ def takes_no_nodes(error: EpbuildError) -> bool:
 
 
 def judge(names: Iterable[str], expected: Arrays, got: Arrays, rules: Rules) -> list[OutputVerdict]:
-    """Judge values by the rules for outputs. A value of another shape or type is judged as lost."""
+    """Judge values by the rules for outputs. A value of another shape or type fails."""
     verdicts = []
     for name in names:
         meter = Meter(name)

@@ -43,7 +43,7 @@ def find_origin(last: int, parents: Parents, measure: Callable[[Sequence[int]], 
     """
     known = {last: True}
 
-    def look(nodes: Sequence[int]) -> None:
+    def measure_new(nodes: Sequence[int]) -> None:
         new = [node for node in nodes if node not in known]
         for begin in range(0, len(new), width):
             batch = new[begin : begin + width]
@@ -55,14 +55,14 @@ def find_origin(last: int, parents: Parents, measure: Callable[[Sequence[int]], 
         low, high = -1, len(line) - 1
         while high - low - 1 > width:
             inner = _spread(low + 1, high, width)
-            look([line[place] for place in inner])
+            measure_new([line[place] for place in inner])
             low = max((place for place in inner if not known[line[place]]), default=low)
             high = min((place for place in inner if place > low), default=high)
-        look(line[low + 1 : high])
+        measure_new(line[low + 1 : high])
         last = line[high]
         while bad := [parent for parent in parents[last] if known.get(parent)]:
             last = max(bad)
-        look(parents[last])
+        measure_new(parents[last])
         bad = [parent for parent in parents[last] if known[parent]]
         if not bad:
             return last

@@ -70,7 +70,7 @@ def render_page(document: Mapping[str, Any]) -> str:
 
 
 def _find_verdict(document: Mapping[str, Any]) -> str:
-    """Return whether the last build passed and its results are current. Allowed failures and the steps that they skip do not count."""
+    """Return the verdict on the last build, a key of `_VERDICTS`. Allowed failures and the steps that they skip do not count."""
     build, steps = document["build"], document["steps"]
     if any(not failure["allowed"] for failure in document["failures"]):
         return "failed"
