@@ -16,7 +16,7 @@ from epbuild.commands.init.answers import BadAnswer, choose_sizes, make_no_model
 from epbuild.commands.init.choices import KINDS, FoundModel, LeftOut, StarterKind, find_models, find_remedies, is_address
 from epbuild.commands.init.recipe import RecipeChoices, define_model, define_target, define_toolchain, name_models
 from epbuild.commands.init.sizing import SizeQuestions, Sizing
-from epbuild.core.atomic import new_file
+from epbuild.core.atomic import new_file, write_file
 from epbuild.core.errors import EpbuildError, Position, Problem, RecipeError
 from epbuild.plan.planner import make_plan
 from epbuild.recipe.insertion import Definition, insert_definition
@@ -24,6 +24,9 @@ from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import Recipe
 from epbuild.recipe.names import name_of_text, name_problem
 from epbuild.recipe.requirement import read_requirement
+
+_PRIVATE = 0o600
+"""Mode of drafts, because other users may have no access to the recipe."""
 
 
 class Addition(Struct, frozen=True):
@@ -57,8 +60,11 @@ def add_models(path: Path, places: Sequence[str], sizes: Sequence[str], question
         model.path: list({remedy.step: remedy for kind in kinds for remedy in find_remedies(model, kind)}.values())
         for model in found
     }
-    choices = RecipeChoices(next(iter(kinds or KINDS.values())), list(chosen), {}, sizes=chosen, remedies=remedies)
-    definitions = [define_model(name, model, path.parent, choices) for name, model in named.items() if model in chosen]
+    choices = RecipeChoices(next(iter(kinds or KINDS.values())), [], {}, remedies=remedies)
+    definitions = [
+        define_model(name, named[name], path.parent, replace(choices, sizes={named[name]: sizes}))
+        for name, sizes in chosen.items()
+    ]
     if not definitions:
         raise make_no_model_error([*left, *unsized])
     edited, warnings = _edit(path, [("models", each) for each in definitions], broken)
@@ -109,7 +115,7 @@ def _edit(path: Path, edits: Sequence[tuple[str, Definition]], broken: RecipeErr
     # The draft is beside the recipe, because paths in it are relative to its folder.
     draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
     try:
-        draft.write_bytes(content)
+        write_file(draft, content, durable=False, mode=_PRIVATE)
         recipe = load(draft)
         warnings = make_plan(recipe).warnings
     except EpbuildError as error:
@@ -119,7 +125,7 @@ def _edit(path: Path, edits: Sequence[tuple[str, Definition]], broken: RecipeErr
     finally:
         draft.unlink(missing_ok=True)
     with new_file(path) as new:
-        new.write_bytes(content)
+        write_file(new, content, durable=False, mode=_PRIVATE)
         shutil.copymode(path, new)
     return recipe, tuple(_drop_position(problem, draft) for problem in warnings)
 
@@ -132,10 +138,13 @@ def _drop_position(problem: Problem, draft: Path) -> Problem:
 
 
 def _find_new_models(recipe: Recipe, places: Sequence[str]) -> tuple[dict[str, str], list[FoundModel], list[LeftOut]]:
-    """Return the models at `places` that the recipe does not have: paths by name, and the models. Also return the excluded files."""
+    """Return the models at `places` that the recipe does not have: paths by name, and the models. Also return the excluded files.
+
+    A model without a name is skipped if another place has the same file. Raises BadAnswer if two models have the same name.
+    """
     known = {_locate(model.path, recipe.file.parent): name for name, model in recipe.models.items() if model.path}
     named: dict[str, str] = {}
-    unnamed: list[str] = []
+    unnamed: dict[str, str] = {}  # by location
     found: list[FoundModel] = []
     left: list[LeftOut] = []
     for text in places:
@@ -152,12 +161,22 @@ def _find_new_models(recipe: Recipe, places: Sequence[str]) -> tuple[dict[str, s
             raise BadAnswer(f"'{place}' has {len(models)} models, so they cannot have the name '{name}'")
         found += new
         if name and new:
+            if name in named:
+                raise _make_same_name_error(name)
             named[name] = new[0].path
         else:
-            unnamed += [model.path for model in new]
+            unnamed |= {_locate(model.path, Path()): model.path for model in new}
     if not found:
         raise make_no_model_error(left)
-    return {**named, **name_models(unnamed)}, found, left
+    elsewhere = {_locate(model, Path()) for model in named.values()}
+    others = name_models([model for location, model in unnamed.items() if location not in elsewhere])
+    if same := named.keys() & others.keys():
+        raise _make_same_name_error(min(same))
+    return {**named, **others}, found, left
+
+
+def _make_same_name_error(name: str) -> BadAnswer:
+    return BadAnswer(f"two models have the name '{name}': choose another name, as in NAME=MODEL")
 
 
 def _split_name(text: str) -> tuple[str, str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -64,12 +67,59 @@ def test_models_and_targets_are_added_and_the_rest_stays(recipe: Path) -> None:
     assert set(load(recipe).targets) == {"SM8750", "SM8650", "laptop"}
 
 
+@pytest.mark.skipif("sys.platform == 'win32'", reason="has no mode bits for other users")
+def test_the_draft_of_a_private_recipe_is_private(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe.chmod(0o600)
+    modes = []
+
+    def unlink(path: Path, missing_ok: bool = False, *, original: Callable[..., None] = Path.unlink) -> None:
+        if path.exists():
+            modes.append(stat.S_IMODE(path.stat().st_mode))
+        original(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    umask = os.umask(0o022)
+    try:
+        add_models(recipe, [str(recipe.parent / "b.onnx")], [], None)
+    finally:
+        os.umask(umask)
+    assert modes == [0o600]
+    assert stat.S_IMODE(recipe.stat().st_mode) == 0o600
+
+
 def test_open_sizes_are_guessed_or_given_if_a_target_needs_them(recipe: Path) -> None:
     model = write_open_model(recipe.parent / "open.onnx")
     assert add_models(recipe, [str(model)], [], None).guesses == 1
     assert "models: {a: a.onnx, open: {path: open.onnx, input_shapes: {x: [1, 4]}}}" in recipe.read_text(encoding="utf-8")
     assert add_models(recipe, [f"wide={model}"], ["wide:x=8,4"], None).guesses == 0
     assert load(recipe).models["wide"].input_shapes["x"].sizes == (8, 4)
+
+
+def test_a_file_under_two_names_has_sizes_for_each(recipe: Path) -> None:
+    model = write_open_model(recipe.parent / "open.onnx")
+    add_models(recipe, [f"narrow={model}", f"wide={model}"], ["narrow:x=2,4", "wide:x=8,4"], None)
+    models = load(recipe).models
+    assert [models[name].input_shapes["x"].sizes for name in ("narrow", "wide")] == [(2, 4), (8, 4)]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_model_in_two_places_is_added_once(recipe: Path, order: int) -> None:
+    folder = recipe.parent / "models"
+    folder.mkdir()
+    for name in ("c", "d"):
+        write_model(folder / f"{name}.onnx")
+    places = [str(folder), str(folder / "c.onnx"), f"other={folder / 'd.onnx'}"][::order]
+    add_models(recipe, places, [], None)
+    assert set(load(recipe).models) == {"a", "c", "other"}
+
+
+def test_two_models_with_one_name_are_refused(recipe: Path) -> None:
+    folder = recipe.parent
+    write_model(folder / "c.onnx")
+    reason = "two models have the name 'b': choose another name, as in NAME=MODEL"
+    assert refused(recipe, BadAnswer, f"b={folder / 'b.onnx'}", f"b={folder / 'c.onnx'}") == reason
+    assert refused(recipe, BadAnswer, f"b={folder / 'c.onnx'}", str(folder / "b.onnx")) == reason
+    assert "differs from" in refused(recipe, RecipeError, f"B={folder / 'c.onnx'}", str(folder / "b.onnx"))
 
 
 def test_targets_of_another_packaging_bring_their_toolchain(recipe: Path) -> None:

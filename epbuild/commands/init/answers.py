@@ -109,7 +109,9 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
         questions.show_static(kind)
     sizing = Sizing(sizes, questions)
     decoders = _find_decoders(given, found, kind)
-    chosen, unsized = choose_sizes(name_models([model.path for model in found]), found, sizing, decoders, static=kind.static)
+    names = name_models([model.path for model in found])
+    sized, unsized = choose_sizes(names, found, sizing, decoders, static=kind.static)
+    chosen = {names[name]: sizes for name, sizes in sized.items()}
     left += unsized
     share = given.share_weights
     if share is None:
@@ -223,7 +225,7 @@ def read_pipeline(path: str) -> GenaiPipeline | None:
 def choose_sizes(
     names: Mapping[str, str], found: Sequence[FoundModel], sizing: Sizing, decoders: Collection[str] = (), *, static: bool
 ) -> tuple[dict[str, dict[str, Sized]], list[LeftOut]]:
-    """Return the sizes of the models' inputs by path, and the models for which there are no valid sizes. Skip `decoders`.
+    """Return the sizes of the inputs by name of the model, and the models for which there are no valid sizes. Skip `decoders`.
 
     `names` maps the models' names to their paths. Raises BadAnswer if a given size is invalid or is not used.
     """
@@ -233,7 +235,7 @@ def choose_sizes(
     for name, path in names.items():
         header = headers[path]
         try:
-            chosen[path] = {} if header is None or path in decoders else sizing.sizes_of(name, header, static=static)
+            chosen[name] = {} if header is None or path in decoders else sizing.sizes_of(name, header, static=static)
         except BadSizes as error:
             if sizing.given:
                 raise BadAnswer(str(error)) from error
