@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from epbuild.core.user_folders import find_below, find_settings_file
+from epbuild.core.user_folders import find_below, find_settings_file, is_missing
 
 DEFAULT_RECIPE = "epbuild.yaml"
 WORKSPACE = ".epbuild"
@@ -29,7 +29,7 @@ def find_cache_root() -> str | None:
     if chosen:
         return os.path.join(os.getcwd(), chosen)  # noqa: PTH109, PTH118
     settings = find_settings_file()
-    if settings is not None and os.path.exists(settings):  # noqa: PTH110
+    if settings is not None and not is_missing(settings):
         from epbuild.core.errors import StoreError
         from epbuild.core.user_settings import read_user_settings  # few users have settings
 

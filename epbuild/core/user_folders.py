@@ -16,6 +16,17 @@ def find_settings_file() -> str | None:
     return find_below("XDG_CONFIG_HOME", (".config",), "epbuild", "config.toml")
 
 
+def is_missing(path: str) -> bool:
+    """Return whether a file does not exist. A file in a folder that cannot be read counts as existing."""
+    try:
+        os.stat(path)  # noqa: PTH116
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def find_below(variable: str, below_home: tuple[str, ...], *names: str) -> str | None:
     """Return the path of `names` below the folder in `variable`, or else below a folder in the home directory.
 

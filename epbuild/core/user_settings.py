@@ -39,8 +39,10 @@ def read_user_settings() -> Mapping[str, Any]:
         return {}
     try:
         seen = os.stat(path)  # noqa: PTH116
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
+    except OSError as error:
+        raise _make_read_error(path, error) from error
     return _read(path, seen.st_mtime_ns, seen.st_size)
 
 
@@ -68,7 +70,7 @@ def _read(path: str, changed_ns: int, size: int) -> Mapping[str, Any]:
             text = file.read().decode("utf-8")
         document = tomllib.loads(text)
     except OSError as error:
-        raise _make_error(f"the file cannot be read: {error.strerror or error}", path) from error
+        raise _make_read_error(path, error) from error
     except UnicodeDecodeError as error:
         raise _make_error("the file is not UTF-8 text", path) from error
     except (ValueError, RecursionError) as error:  # also for an integer of thousands of digits
@@ -82,9 +84,22 @@ def _read(path: str, changed_ns: int, size: int) -> Mapping[str, Any]:
 
 
 def _check_owner(path: str, seen: os.stat_result) -> None:
-    """Raise StoreError if another user may have written the file, because settings choose whose results a build uses."""
-    if hasattr(os, "getuid") and (seen.st_uid not in (os.getuid(), 0) or seen.st_mode & 0o002):
-        raise _make_error("other users can change the file", path, f"Make it yours alone: `chmod 600 {path}`.")
+    """Raise StoreError if a user other than this one and root owns the file, or if all users can write it.
+
+    The check is needed because settings choose whose results a build uses. Write access for the group is allowed, because many systems
+    give each user a group.
+    """
+    if not hasattr(os, "getuid"):
+        return
+    if seen.st_uid not in (os.getuid(), 0):
+        hint = f"Run epbuild as this user, or own the file: `chown {os.getuid()} {path}`."
+        raise _make_error("the file belongs to another user", path, hint)
+    if seen.st_mode & 0o002:
+        raise _make_error("other users can change the file", path, f"Remove their access: `chmod 600 {path}`.")
+
+
+def _make_read_error(path: str, error: OSError) -> StoreError:
+    return _make_error(f"the file cannot be read: {error.strerror or error}", path)
 
 
 def _make_error(message: str, path: str, hint: str | None = None, where: Position | None = None) -> StoreError:

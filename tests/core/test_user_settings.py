@@ -13,7 +13,7 @@ import pytest
 from epbuild.cache.location import find_cache_directory
 from epbuild.core.defaults import find_cache_root
 from epbuild.core.errors import Position, RecipeError, StoreError
-from epbuild.core.user_folders import find_settings_file
+from epbuild.core.user_folders import find_settings_file, is_missing
 from epbuild.core.user_settings import get_jobs, read_user_settings
 from epbuild.recipe.remote_address import CacheChoice, parse_remote
 from epbuild.remote.keys import SigningKey
@@ -120,7 +120,33 @@ def test_an_invalid_setting_is_named_with_its_line(file: Path, text: str, messag
 def test_a_file_that_others_can_change_is_refused(file: Path) -> None:
     file.touch()
     file.chmod(0o666)
-    assert ": other users can change the file." in refused(file, "jobs = 2\n")
+    assert ": other users can change the file. Remove their access: `chmod 600 " in refused(file, "jobs = 2\n")
+    file.chmod(0o664)
+    assert get_jobs() == 2
+
+
+@pytest.mark.skipif("not hasattr(os, 'getuid') or os.getuid() != 0", reason="only root can change the owner of a file")
+def test_a_file_of_another_user_is_refused(file: Path) -> None:
+    file.touch()
+    os.chown(file, 1000, -1)
+    message = f": the file belongs to another user. Run epbuild as this user, or own the file: `chown 0 {file}`. [EPB519]"
+    assert refused(file, "jobs = 2\n") == message
+
+
+@pytest.mark.skipif("sys.platform == 'win32'", reason="only some users may create links")
+def test_a_file_that_cannot_be_reached_is_refused(file: Path) -> None:
+    file.parent.rmdir()
+    file.parent.symlink_to(file.parent)
+    with pytest.raises(StoreError, match="the file cannot be read: Too many levels of symbolic links"):
+        read_user_settings()
+    assert find_cache_root() is None
+    assert not is_missing(str(file))
+
+
+def test_a_file_in_the_place_of_the_folder_sets_nothing(file: Path) -> None:
+    file.parent.rmdir()
+    file.parent.touch()
+    assert read_user_settings() == {}
 
 
 @pytest.mark.slow

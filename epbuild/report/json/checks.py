@@ -14,7 +14,7 @@ from epbuild import __version__
 from epbuild.catalog.facts import KnownName
 from epbuild.core.host import count_cpus
 from epbuild.core.redact import conceal_text, redact
-from epbuild.core.user_folders import find_settings_file
+from epbuild.core.user_folders import find_settings_file, is_missing
 from epbuild.report.json.documents import Document, View, build_view
 from epbuild.verify.findings import Finding, Fitness, Outcome
 
@@ -101,7 +101,7 @@ def build_version_document() -> VersionDocument:
         system=platform.platform(),
         cpus=count_cpus(),
         packages=packages,
-        settings=settings if settings is not None and Path(settings).exists() else None,
+        settings=None if settings is None or is_missing(settings) else settings,
     )
 
 
