@@ -17,10 +17,13 @@ def find_settings_file() -> str | None:
 
 
 def is_missing(path: str) -> bool:
-    """Return whether a file does not exist. A file in a folder that cannot be read counts as existing."""
+    """Return whether a user has no such file.
+
+    A file in a folder that the user must not enter is not the user's: in a container, HOME may be the home of root.
+    """
     try:
         os.stat(path)  # noqa: PTH116
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return True
     except OSError:
         return False

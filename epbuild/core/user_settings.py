@@ -39,7 +39,7 @@ def read_user_settings() -> Mapping[str, Any]:
         return {}
     try:
         seen = os.stat(path)  # noqa: PTH116
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, PermissionError):  # as in `is_missing`
         return {}
     except OSError as error:
         raise _make_read_error(path, error) from error
