@@ -311,7 +311,7 @@ class Verify(ActionType[Verification, VerificationResult]):
 
 
 class Measure(ActionType[ModelMeasurement, MeasurementResult]):
-    """Action type that runs a user's command on compiled models, and stores the figures that it reports."""
+    """Action type that measures compiled models, on a device or by a user's command."""
 
     doing = "staging"
     doing_again = "measuring again"

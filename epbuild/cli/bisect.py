@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from epbuild.catalog.facts import METRICS, Thresholds
 from epbuild.cli import arguments
 from epbuild.cli.options import Excludes, UsageError, declare_option, declare_options, make_application
-from epbuild.cli.verify import parse_metric, parse_range
+from epbuild.cli.verify import Ranges, Seed, parse_metric
 from epbuild.commands.bisect.bisection import BisectRequest
 from epbuild.commands.bisect.bisection import bisect as find_fault
 from epbuild.recipe.model import MadeInputs
@@ -42,18 +42,8 @@ def bisect(
             default="inputs of the recipe's verify, or generated inputs",
         ),
     ] = None,
-    seed: Annotated[
-        int | None, declare_option("--seed", min=0, metavar="N", help="Seed of generated inputs.", default="0")
-    ] = None,
-    ranges: Annotated[
-        list[Any],
-        declare_options(
-            "--range",
-            parser=parse_range,
-            metavar="INPUT=LOW..HIGH",
-            help="Range of generated numbers for an input, including both bounds.",
-        ),
-    ],
+    seed: Seed = None,
+    ranges: Ranges,
     metrics: Annotated[
         list[Any],
         declare_options(

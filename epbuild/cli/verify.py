@@ -54,6 +54,18 @@ def parse_metric(text: str) -> tuple[str, float]:
         raise typer.BadParameter(f"invalid metric '{text}': expected NAME=NUMBER, such as cosine=0.99") from None
 
 
+Seed = Annotated[int | None, declare_option("--seed", min=0, metavar="N", help="Seed of generated inputs.", default="0")]
+Ranges = Annotated[
+    list[Any],
+    declare_options(
+        "--range",
+        parser=parse_range,
+        metavar="INPUT=LOW..HIGH",
+        help="Range of generated numbers for an input, including both bounds.",
+    ),
+]
+
+
 def _resolve_custom_ops(text: str) -> str:
     """Return the absolute path of a library, or the name of a package. Raises BadParameter for a missing library."""
     if Path(text).is_file():
@@ -152,21 +164,11 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
             default="generated inputs",
         ),
     ]
-    seed: Annotated[int | None, declare_option("--seed", min=0, metavar="N", help="Seed of generated inputs.", default="0")] = (
-        None
-    )
+    seed: Seed = None
     samples: Annotated[
         int | None, declare_option("--samples", min=1, metavar="N", help="Number of generated input sets.", default="1")
     ] = None
-    ranges: Annotated[
-        list[Any],
-        declare_options(
-            "--range",
-            parser=parse_range,
-            metavar="INPUT=LOW..HIGH",
-            help="Range of generated numbers for an input, including both bounds.",
-        ),
-    ]
+    ranges: Ranges
     metrics: Annotated[
         list[Any],
         declare_options(

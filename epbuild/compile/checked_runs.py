@@ -14,12 +14,14 @@ from epbuild.compile.program import (
     ENVIRONMENT,
     Program,
     diagnose_program,
+    is_written,
     make_command_program,
     quote_output,
     stage_command,
+    translate_staging_errors,
 )
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem
-from epbuild.core.safepath import is_inside, is_regular, open_regular
+from epbuild.core.safepath import open_regular
 from epbuild.engine.events import StepStarted
 from epbuild.plan.measuring import FACTS
 from epbuild.plan.verification import (
@@ -88,23 +90,19 @@ def _stage(
 ) -> None:
     """Write the compiled model, its description, the inputs and the recipe's files to the staging directory."""
     place = execution.staging / COMMAND_INPUT
-    try:
+    with translate_staging_errors(program, "the command"):
         (execution.staging / RUN_OUTPUT).mkdir(parents=True)
         stage_model(action.compiled_of(checked).compiled, checked.name, place / "model", execution.store)
         for number, feed in enumerate(feeds):
             write_named_arrays(place / "inputs" / f"{number:05}.npz", feed.file, feed.names)
         (place / FACTS).write_text(json.dumps(build_check_facts(action, checked), indent=1), encoding="utf-8")
         stage_command(program, command.files, execution)
-    except OSError as error:
-        message = f"the files of the command could not be staged: {error.strerror or error}"
-        hint = "Check the space and the permissions of the recipe's folder."
-        raise EnvironmentFailure(Problem("EPB451", message, program.step, hint)) from error
 
 
 def _find_output(staging: Path, name: str) -> Path:
     """Return the path of a file that the command wrote. Raises OSError if it is missing or not a regular file."""
     path = staging / name
-    if not is_regular(path) or not is_inside(path, staging / RUN_OUTPUT):
+    if not is_written(path, staging / RUN_OUTPUT):
         raise OSError("it is missing or not a regular file")
     return path
 

@@ -15,14 +15,16 @@ from epbuild.compile.program import (
     ENVIRONMENT,
     Program,
     diagnose_program,
+    is_written,
     make_command_program,
     quote_output,
+    read_json_output,
     stage_command,
+    translate_staging_errors,
 )
-from epbuild.core.canonical import parse_json
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
 from epbuild.core.records import convert
-from epbuild.core.safepath import find_unportable_part, is_inside, is_regular, open_regular
+from epbuild.core.safepath import find_unportable_part, is_inside, is_regular
 from epbuild.engine.events import StepStarted
 from epbuild.plan.measuring import FACTS, INPUT, OUTPUT, MeasuredMember, ModelMeasurement, build_facts
 from epbuild.plan.result import DIAGNOSTICS, MeasuredModel, MeasurementResult, Measurements
@@ -104,28 +106,20 @@ def _stage(measurement: ModelMeasurement, member: MeasuredMember, program: Progr
     """Write the compiled model, the facts and the recipe's files to the staging directory."""
     staging, result = execution.staging, measurement.compiled_of(member).compiled
     facts = build_facts(measurement.group, measurement.target, result, member.name)
-    try:
+    with translate_staging_errors(program, "the measurement"):
         (staging / OUTPUT).parent.mkdir(parents=True)
         stage_model(result, member.name, staging / INPUT, execution.store)
         (staging / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
         stage_command(program, measurement.staged, execution)
-    except OSError as error:
-        message = f"the files of the measurement could not be staged: {error.strerror or error}"
-        hint = "Check the space and the permissions of the recipe's folder."
-        raise EnvironmentFailure(Problem("EPB451", message, program.step, hint)) from error
 
 
 def _read_figures(program: Program, ending: Ending, execution: Execution) -> _Figures:
     """Read what the command wrote. Raises BuildError if the file is missing, or if it is not as documented."""
     path = execution.staging / OUTPUT
-    if not is_regular(path) or not is_inside(path, path.parent):
+    if not is_written(path, path.parent):
         raise _make_result_error(program, f"succeeded but did not write {OUTPUT}", ending, execution)
     try:
-        with open_regular(path) as file:
-            content = file.read(_MAX_FIGURES_BYTES + 1)
-        if len(content) > _MAX_FIGURES_BYTES:
-            raise ValidationError(f"it has more than {_MAX_FIGURES_BYTES:,} bytes")
-        found = convert(parse_json(content), _Figures)
+        found = convert(read_json_output(path, _MAX_FIGURES_BYTES), _Figures)
         p50, p95 = found.latency_ms.p50, found.latency_ms.p95
         if not found.by_name:
             raise ValidationError("it has no figure")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError
 from msgspec.structs import replace
 
+from epbuild.core.canonical import parse_json
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
-from epbuild.core.safepath import resolve_links
+from epbuild.core.safepath import is_inside, is_regular, open_regular, resolve_links
 from epbuild.plan.staged_files import PYTHON
 from epbuild.toolchain.diagnosis import (
     FREE_SPACE,
@@ -61,6 +63,31 @@ def stage_command(program: Program, files: Mapping[str, Path], execution: Execut
         copy_file(resolve_links(path), execution.staging / name)
     request = {"format": REQUEST_FORMAT, "command": [find_program(program, execution), *program.command[1:]]}
     (execution.staging / REQUEST).write_text(json.dumps(request), encoding="utf-8")
+
+
+@contextmanager
+def translate_staging_errors(program: Program, owner: str) -> Iterator[None]:
+    """Raise EnvironmentFailure (EPB451) if the files of `owner` cannot be staged, such as "the metric"."""
+    try:
+        yield
+    except OSError as error:
+        message = f"the files of {owner} could not be staged: {error.strerror or error}"
+        hint = "Check the space and the permissions of the recipe's folder."
+        raise EnvironmentFailure(Problem("EPB451", message, program.step, hint)) from error
+
+
+def is_written(path: Path, folder: Path) -> bool:
+    """Return whether a command wrote a regular file in `folder`. A link to a file elsewhere does not count."""
+    return is_regular(path) and is_inside(path, folder)
+
+
+def read_json_output(path: Path, max_bytes: int) -> object:
+    """Return the JSON document that a command wrote. Raises OSError, ValueError and RecursionError."""
+    with open_regular(path) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValidationError(f"it has more than {max_bytes:,} bytes")
+    return parse_json(content)
 
 
 def find_program(program: Program, execution: Execution) -> str:

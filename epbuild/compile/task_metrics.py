@@ -13,14 +13,15 @@ from epbuild.compile.program import (
     ENVIRONMENT,
     Program,
     diagnose_program,
+    is_written,
     make_command_program,
     quote_output,
+    read_json_output,
     stage_command,
+    translate_staging_errors,
 )
-from epbuild.core.canonical import parse_json
-from epbuild.core.errors import BuildError, EnvironmentFailure, Problem
+from epbuild.core.errors import BuildError, Problem
 from epbuild.core.records import convert
-from epbuild.core.safepath import is_inside, is_regular, open_regular
 from epbuild.engine.events import StepStarted
 from epbuild.plan.result import TaskMetric
 from epbuild.plan.verification import COMMAND_INPUT, METRIC_OUTPUT, CheckedMember, StagedCommand, Verification
@@ -88,29 +89,21 @@ def _stage(
 ) -> None:
     """Write the inputs, the outputs and the recipe's files to the staging directory."""
     staging = execution.staging
-    try:
+    with translate_staging_errors(program, "the metric"):
         (staging / METRIC_OUTPUT).parent.mkdir(parents=True)
         for number, pair in enumerate(pairs):
             for kind, (file, names) in zip(("inputs", "outputs"), pair, strict=True):
                 write_named_arrays(staging / COMMAND_INPUT / kind / f"{number:05}.npz", file, names)
         stage_command(program, files, execution)
-    except OSError as error:
-        message = f"the files of the metric could not be staged: {error.strerror or error}"
-        hint = "Check the space and the permissions of the recipe's folder."
-        raise EnvironmentFailure(Problem("EPB451", message, program.step, hint)) from error
 
 
 def _read_metrics(program: Program, ending: Ending, execution: Execution) -> dict[str, float]:
     """Read what the command wrote. Raises BuildError if the file is missing, or if it is not an object of finite numbers."""
     path, printed = execution.staging / METRIC_OUTPUT, quote_output(ending.tail)
-    if not is_regular(path) or not is_inside(path, path.parent):
+    if not is_written(path, path.parent):
         raise _make_error(program, f"succeeded but did not write {METRIC_OUTPUT}", printed, execution)
     try:
-        with open_regular(path) as file:
-            content = file.read(_MAX_BYTES + 1)
-        if len(content) > _MAX_BYTES:
-            raise ValidationError(f"it has more than {_MAX_BYTES:,} bytes")
-        found: dict[str, float] = convert(parse_json(content), _Metrics)
+        found: dict[str, float] = convert(read_json_output(path, _MAX_BYTES), _Metrics)
         if not found or not all(name.isprintable() and math.isfinite(value) for name, value in found.items()):
             raise ValidationError("expected at least one name with a finite number")
     except (OSError, ValueError, RecursionError) as error:

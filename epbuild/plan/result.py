@@ -283,7 +283,7 @@ class MeasuredModel(Struct, frozen=True, omit_defaults=True):
     figures: Mapping[str, int | float]
     """Values by name: `load_ms`, `latency_ms.first`, `latency_ms.p50`, `latency_ms.p95` and `peak_memory` (bytes)."""
     on: MeasuredOn
-    """What ran the model."""
+    """Runner of the model."""
     device: str | None = None
     """Name of the device. None if it is unknown."""
 

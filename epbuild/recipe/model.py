@@ -37,7 +37,7 @@ GraphOptimization = Literal["disable_all", "basic", "extended", "layout", "all"]
 
 
 MeasuredOn = Literal["device", "emulator", "cpu"]
-"""What runs a model that is measured: the device, an emulator of it, or the CPU instead of it."""
+"""Runner of a measured model: the device, an emulator of it, or the CPU instead of it."""
 
 NONE: Final[Mapping[Any, Any]] = {}
 """Empty mapping, the default of optional mappings. It must not be modified."""
@@ -119,7 +119,7 @@ class MetricChoice(CommandChoice, frozen=True):
     min: Mapping[str, float] = field(default_factory=dict)
     max: Mapping[str, float] = field(default_factory=dict)
     max_drop: Mapping[str, float] = field(default_factory=dict)
-    """How much lower than the source's metric the metric of the compiled model may be, by name."""
+    """Maximum difference by which a metric of the compiled model may be below that of its source, by name."""
     max_rise: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -159,7 +159,7 @@ class MeasureChoice(NamedTuple):
     timeout: float | None = None
     """Maximum seconds for one model. None means no limit."""
     on: MeasuredOn = "device"
-    """What limits apply to. Figures from elsewhere meet no limit. Without a command, `device` requires a real device."""
+    """Runner to which limits apply. Figures of another runner meet no limit. Without a command, `device` requires a real device."""
     runs: int = 50
     """Number of runs without a command."""
 

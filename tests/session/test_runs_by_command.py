@@ -22,7 +22,7 @@ VERIFY = "verify:classifier/plain"
 EXPECT = "    expect: {fallback_nodes: any}\n"
 COMMAND = 'command: {run: [python, run.py, "${in}", "${out}"], files: [run.py]}'
 OFFSET = 2.5
-"""What the classifier adds to its input."""
+"""Constant that the classifier adds to its input."""
 BAD_HEADER = r"""
 import zipfile
 with zipfile.ZipFile(out / '00001.npz', 'w') as archive:

@@ -291,7 +291,7 @@ class ReportedMeasurement(Struct, frozen=True):
     limits: Mapping[str, float]
     """Maximum values that the recipe expects, by name."""
     on: MeasuredOn
-    """What ran the model: `device`, an `emulator` of it, or the `cpu` instead of it. Figures of different values are not comparable."""
+    """Runner of the model: `device`, an `emulator` of it, or the `cpu` instead of it. Figures of different runners are not comparable."""
     device: str | None
     """Name of the device; null if it is unknown."""
     files: tuple[str, ...]
