@@ -23,7 +23,7 @@ from epbuild.core.own_files import read_own, write_own
 
 TYPE_CHECKING = False  # type checkers assume True; importing typing takes longer than an answer
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
     Stat = tuple[str, int, int, int, int]
@@ -118,15 +118,14 @@ class Snapshot:
         found: list[tuple[Any, ...]] = marshal.loads(self.steps)  # noqa: S302
         return found
 
-    def doubted(self) -> set[int]:
-        """Return the indexes in `files` of the files whose stat has changed or could not be trusted."""
-        lstat, windows = os.lstat, is_windows()
-        found = set(self.fresh)
+    def find_doubted(self) -> Iterator[int]:
+        """Yield the indexes in `files` of the files whose stat has changed or could not be trusted, in order."""
+        lstat, windows, fresh = os.lstat, is_windows(), frozenset(self.fresh)
         for number, (path, size, mtime_ns, ctime_ns, inode) in enumerate(self.files):
             try:
                 seen = lstat(path)
             except OSError:
-                found.add(number)
+                yield number
                 continue
             # Inlined, because a function call takes longer than the comparison.
             if (
@@ -134,30 +133,34 @@ class Snapshot:
                 or seen.st_size != size
                 or seen.st_ino != inode
                 or (get_change_time_ns(path, seen) if windows else seen.st_ctime_ns) != ctime_ns
+                or number in fresh
             ):
-                found.add(number)
-        return found
+                yield number
 
-    def accept(self, numbers: set[int], moment: Moment | None) -> bool:
-        """Return whether the files with the indexes `numbers` have unchanged content. Update their stats as of `moment`.
+    def accept(self, recipe: str) -> int | None:
+        """Return the number of doubted files if all have unchanged content, or None at the first file that has changed.
 
-        Raises one of `_UNREADABLE`.
+        The stats of touched files are updated. Raises one of `_UNREADABLE`.
         """
-        digests = marshal.loads(self.digests) if numbers else ()  # noqa: S302
-        left, fresh = _MAX_HASHED_BYTES, []
-        for number in sorted(numbers):
+        left, fresh, count = _MAX_HASHED_BYTES, [], 0
+        moment: Moment | None = None
+        digests: Sequence[bytes] = ()
+        for number in self.find_doubted():
+            if not digests:
+                moment, digests = read_clock(recipe), marshal.loads(self.digests)  # noqa: S302
+            count += 1
             path = self.files[number][0]
             seen = os.lstat(path)
             left -= seen.st_size
             # A pipe must not be opened.
             if not digests[number] or not S_ISREG(seen.st_mode) or left < 0 or _hash_file(path) != digests[number]:
-                return False
+                return None
             ctime_ns = get_change_time_ns(path, seen)
             self.files[number] = (path, seen.st_size, seen.st_mtime_ns, ctime_ns, seen.st_ino)
             if moment is None or not is_settled(seen, ctime_ns, moment):
                 fresh.append(number)
         self.fresh = tuple(fresh)
-        return True
+        return count
 
 
 def try_fast_path(
@@ -206,12 +209,12 @@ def read_unchanged(
         found = read(place)
         if not found.has_same_surroundings(recipe):
             return None
-        doubted = found.doubted()
-        if not found.accept(doubted, read_clock(recipe) if doubted else None):
-            return None
+        touched = found.accept(recipe)
     except _UNREADABLE:
         return None
-    if doubted and refresh:
+    if touched is None:
+        return None
+    if touched and refresh:
         found.write(place)
     return found
 
