@@ -287,12 +287,9 @@ class Verify(ActionType[Verification, VerificationResult]):
         return toolchain.identity(*action.identity_parts)
 
     def run(self, action: Verification, document: Mapping[str, Any], execution: Execution) -> VerificationResult:
-        from epbuild.compile.alone import compile_alone
-        from epbuild.compile.checked_runs import run_by_command
-        from epbuild.compile.task_metrics import compute_metrics
-        from epbuild.verify.live.action import check_numbers
+        from epbuild.compile.verification import VerificationRun
 
-        return check_numbers(action, execution, compile_alone, compute_metrics, run_by_command)
+        return VerificationRun(action, execution).result()
 
     def unmet_expectations(self, action: Verification, result: VerificationResult) -> Sequence[Problem]:
         return [problem for checked in action.members for problem in find_number_problems(action, checked, result, fails=True)]

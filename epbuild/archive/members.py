@@ -205,7 +205,7 @@ class _Progress:
         if time.monotonic() >= self._next:
             from rich.filesize import decimal
 
-            self._lines.report(f"unpacking {self._title}: {decimal(self._bytes)}")
+            self._lines(f"unpacking {self._title}: {decimal(self._bytes)}")
             self._next = time.monotonic() + _NEXT_SECONDS
 
 

@@ -19,7 +19,7 @@ from epbuild.archive.oci_layout import INDEX, LAYOUT
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import EpbuildError
 from epbuild.core.safepath import is_folder, open_regular
-from epbuild.core.shown import NO_LINES, ProgressLines, format_path
+from epbuild.core.shown import ProgressLines, discard_line, format_path
 
 _PREFIX = "epbuild-unpacked-"
 _ARCHIVES = tuple(f".{name}" for name in FORMATS)
@@ -49,7 +49,9 @@ class OpenedArtifact(Struct, frozen=True):
 
 
 @contextmanager
-def open_artifact(path: Path, lines: ProgressLines = NO_LINES, unlisted: UnlistedMembers = UNLISTED) -> Iterator[OpenedArtifact]:
+def open_artifact(
+    path: Path, lines: ProgressLines = discard_line, unlisted: UnlistedMembers = UNLISTED
+) -> Iterator[OpenedArtifact]:
     """Open the artifact at `path` during the block. Errors in the block name `path` instead of the temporary folder.
 
     `lines` receives the progress of slow work. Raises NothingToVerify (EPB600) for an archive in an unsupported format, and UnsoundArchive

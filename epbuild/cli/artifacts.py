@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -57,13 +58,6 @@ _DIFF_RULES = (
 )  # fmt: skip
 
 
-class _LogLines:
-    """Receiver that prints progress messages to standard error. Standard output contains only the result."""
-
-    def report(self, text: str, /) -> None:
-        typer.echo(text, err=True)
-
-
 @app.command(
     rules=_DIFF_RULES,
     exits={
@@ -84,7 +78,7 @@ def diff(
 
     An artifact is a folder, an archive (.zip, .tar.zst), an OCI image layout, a manifest, or an EPContext model.
     """
-    found = compare(a, b, _LogLines())
+    found = compare(a, b, partial(typer.echo, err=True))  # Standard output contains only the result.
     if json:
         print_json(build_comparison_document(str(a), str(b), found))
     elif markdown:

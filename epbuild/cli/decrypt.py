@@ -37,7 +37,7 @@ def decrypt(
     Applications do not need this command: epbuild.runtime decrypts files in memory.
     """
     with WaitingRow() as waiting:
-        made = write_plain(artifact, output, key_variable, NotedLines(waiting))
+        made = write_plain(artifact, output, key_variable, NotedLines(waiting).report)
     for name in made.files:
         print_line(f"decrypted  {made.output / name}")
     return 0

@@ -64,7 +64,7 @@ def wrap(
     BINARY_ctx.onnx, and other graphs become GRAPH_ctx.onnx.
     """
     with WaitingRow() as waiting:
-        made = write_models(WrapRequest(binary, output, quantized_io, interpreter), NotedLines(waiting))
+        made = write_models(WrapRequest(binary, output, quantized_io, interpreter), NotedLines(waiting).report)
     if json:
         print_json(build_wrapped_document(made))
     else:

@@ -84,7 +84,7 @@ def diff(a: Path, b: Path, lines: ProgressLines) -> Comparison:
         raise Incomparable(*error.problems) from error
     for received in (old, new):
         for place in received.find_skipped():
-            lines.report(f"{place.as_posix()}: skipped; name it on the command line to compare it")
+            lines(f"{place.as_posix()}: skipped; name it on the command line to compare it")
     return found
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.archive.members import UnsoundArchive
-from epbuild.archive.opened import OpenedArtifact, open_artifact
+from epbuild.archive.opened import open_artifact
 from epbuild.catalog.facts import Thresholds
 from epbuild.core.errors import NothingToVerify, Problem
 from epbuild.core.shown import ProgressLines, format_path
@@ -66,7 +66,7 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
     `progress` receives events about slow work. Raises Misuse, NothingToVerify, ToolchainError, and the errors of reading a
     recipe.
     """
-    lines, counting = NotedLines(progress), HashingEvents(progress).counting
+    lines, counting = NotedLines(progress).report, HashingEvents(progress).counting
     try:
         with open_artifact(path, lines) as received:
             skipped = received.find_skipped()
@@ -87,7 +87,7 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
                     sound = found.outcome != "failed"
                     yield found
             for artifact in artifacts:
-                for finding in _check_artifact(artifact, check, _Renamed(received, lines), sound=sound):
+                for finding in _check_artifact(artifact, check, lambda text: lines(received.shown(text)), sound=sound):
                     yield replace(finding, message=received.shown(finding.message))
             for place in skipped:
                 yield Finding(
@@ -99,16 +99,6 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
     except UnsoundArchive as error:
         for problem in error.problems:
             yield Finding("archive", path.as_posix(), "failed", format_sentence(problem.message), problem.code, problem.hint)
-
-
-class _Renamed(Struct, frozen=True):
-    """Progress lines that show the user's path in place of the folder of an unpacked archive."""
-
-    received: OpenedArtifact
-    lines: ProgressLines
-
-    def report(self, text: str, /) -> None:
-        self.lines.report(self.received.shown(text))
 
 
 def _check_artifact(artifact: ArtifactFolder, check: LiveCheck | None, lines: ProgressLines, *, sound: bool) -> Iterator[Finding]:

@@ -54,6 +54,6 @@ def _find_environment(request: WrapRequest, ep_entry: EpEntry, toolchains: Toolc
         if found.has(ep_entry) and (environment := found.environment([ep_entry])) is not None:
             return environment
     packages = ep_entry.start.packages if ep_entry.start is not None else ep_entry.distributions
-    lines.report(f"creating an environment with {', '.join(packages)}")
+    lines(f"creating an environment with {', '.join(packages)}")
     spec = ToolchainSpec("wrap", Position(str(request.binary), 1, 1), packages=tuple(packages))
     return toolchains.prepare(spec, request.binary.parent, [ep_entry])

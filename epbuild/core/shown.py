@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Protocol
 
 from epbuild.core.errors import escape_controls, format_location
 from epbuild.core.units import format_count
@@ -18,21 +17,12 @@ _MAX_NAME = 30
 _COLOR = re.compile("\x1b\\[[0-9;]*m")
 
 
-class ProgressLines(Protocol):
-    """Receiver of lines about slow work."""
-
-    def report(self, text: str, /) -> None:
-        """Report progress."""
+ProgressLines = Callable[[str], None]
+"""Receiver of lines about slow work."""
 
 
-class NoProgressLines:
-    """Receiver that discards progress lines."""
-
-    def report(self, text: str, /) -> None:
-        pass
-
-
-NO_LINES = NoProgressLines()
+def discard_line(text: str, /) -> None:
+    """Discard a progress line."""
 
 
 def shorten_name(text: str, max_length: int) -> str:

@@ -14,10 +14,9 @@ from epbuild.onnxfile.read.epcontext import SCHEMA_TYPES, WEIGHTLESS_MODE, EPCon
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.checks import check_embedded_size, check_references, check_whole
 from epbuild.verify.contexts import check_node_sources, check_partitions, check_sharing, check_targets
-from epbuild.verify.encryption import check_encryption
 from epbuild.verify.facts import Context, Model, format_node_title
 from epbuild.verify.findings import Finding, format_sentence, make_failed
-from epbuild.verify.listing import check_digests, check_files, check_manifest, check_provenance
+from epbuild.verify.listing import check_digests, check_encryption, check_files, check_manifest, check_provenance
 from epbuild.verify.signature import describe_signature_differences, describe_wrong_declarations, get_signature
 
 _MAX_PATH_LENGTH = 1024

@@ -257,11 +257,6 @@ def test_compressed_zeros_are_refused_unless_a_manifest_lists_the_file(form: Arc
         files_in(made(form, files, tmp_path), little)
 
 
-class ReportRecorder(list[str]):
-    def report(self, text: str) -> None:
-        self.append(text)
-
-
 @both_forms
 def test_insufficient_disk_space_is_reported_before_unpacking(
     form: ArchiveName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -277,13 +272,13 @@ def test_insufficient_disk_space_is_reported_before_unpacking(
 def test_progress_is_reported_after_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made("zip", {"weights": bytes(4 * MIB)}, tmp_path)
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
-    said = ReportRecorder()
-    with open_artifact(path, said):
+    said: list[str] = []
+    with open_artifact(path, said.append):
         pass
     assert said == []
     ticks = iter(range(1000))
     monkeypatch.setattr(time, "monotonic", lambda: next(ticks))  # one second for each piece
-    with open_artifact(path, said):
+    with open_artifact(path, said.append):
         pass
     assert said == [f"unpacking {path.as_posix()}: {size}" for size in ("262.1 kB", "2.9 MB")]
 

@@ -15,7 +15,7 @@ from epbuild.commands.artifacts import diff, inspect
 from epbuild.commands.decrypt import decrypt as decrypt_artifact
 from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import ChangeRefused, EnvironmentFailure, PlanError, VerifyError
-from epbuild.core.shown import NO_LINES
+from epbuild.core.shown import discard_line
 from epbuild.diff.facts import Incomparable
 from epbuild.runtime.encryption import MAGIC, decrypt, read_header
 from epbuild.toolchain.process import Ending
@@ -165,7 +165,7 @@ def test_decrypt_writes_a_plain_artifact_that_passes_all_checks(workshop: Worksh
     write(workshop, f"provenance: true, {ENCRYPT}", *packed)
     workshop.build()
     source = workshop.folder / "dist" / f"classifier{archive}"
-    made = decrypt_artifact(source, tmp_path / "plain", "CONTEXT_KEY", NO_LINES)
+    made = decrypt_artifact(source, tmp_path / "plain", "CONTEXT_KEY", discard_line)
     assert made.files == ("classifier_ctx.onnx",)
     assert sorted(path.name for path in made.output.iterdir()) == ["classifier_ctx.onnx", "manifest.json"]
     [artifact] = find_artifacts(made.output)
@@ -173,15 +173,15 @@ def test_decrypt_writes_a_plain_artifact_that_passes_all_checks(workshop: Worksh
     assert not [finding for finding in found if finding.outcome == "failed"]
     assert {"model", "schema", "signature"} <= {finding.check for finding in found}
     with pytest.raises(Incomparable, match="B has encrypted files"):
-        diff(made.output, source, NO_LINES)
-    assert not diff(source, source, NO_LINES).differences
+        diff(made.output, source, discard_line)
+    assert not diff(source, source, discard_line).differences
 
 
 def test_decrypt_ignores_plain_artifacts_in_the_same_folder(workshop: Workshop, tmp_path: Path) -> None:
     other = '  - {layout: ort-model-package, path: "dist/package", groups: [classifier]}'
     write(workshop, ENCRYPT, ("key_id: first}}\n", f"key_id: first}}}}\n{other}\n"))
     assert workshop.build("emit:classifier*", "emit:ort*").exit_code == 0
-    made = decrypt_artifact(workshop.folder / "dist", tmp_path / "plain", "CONTEXT_KEY", NO_LINES)
+    made = decrypt_artifact(workshop.folder / "dist", tmp_path / "plain", "CONTEXT_KEY", discard_line)
     assert made.files == ("classifier/classifier_ctx.onnx",)
     assert [path.name for path in made.output.iterdir()] == ["classifier"]
 
@@ -191,10 +191,10 @@ def test_decrypt_writes_nothing_if_it_fails(workshop: Workshop, tmp_path: Path, 
     monkeypatch.setenv("CONTEXT_KEY", "6b" * 32)
     folder = workshop.output("classifier")
     with pytest.raises(VerifyError, match=r"classifier_ctx\.onnx cannot be decrypted: it was encrypted with another key"):
-        decrypt_artifact(folder, tmp_path / "new" / "plain", "CONTEXT_KEY", NO_LINES)
+        decrypt_artifact(folder, tmp_path / "new" / "plain", "CONTEXT_KEY", discard_line)
     assert list((tmp_path / "new").iterdir()) == []
     with pytest.raises(ChangeRefused, match="already exists"):
-        decrypt_artifact(folder, tmp_path / "new", "CONTEXT_KEY", NO_LINES)
+        decrypt_artifact(folder, tmp_path / "new", "CONTEXT_KEY", discard_line)
     with pytest.raises(VerifyError, match="Run `epbuild decrypt`"):
         inspect([folder / "classifier_ctx.onnx"])
 

@@ -129,7 +129,7 @@ def bisect(request: BisectRequest, progress: Progress) -> Bisection:
                 session.provisioning.environment(group),
                 session.surveyor.store,
                 scratch,
-                NotedLines(progress),
+                NotedLines(progress).report,
                 cancelled,
             )
             folder = session.workspace.directory / "bisect" / re.sub(r"[^A-Za-z0-9._-]", "+", request.step)
@@ -230,7 +230,7 @@ class _Search:
 
     def _capture(self, inputs: Arrays) -> dict[str, Any]:
         """Return every value of the model on the CPU EP, by name."""
-        self.prober.lines.report("running the model on the CPU EP")
+        self.prober.lines("running the model on the CPU EP")
         path = self.prober.make_folder() / "model.onnx"
         self.graph.save_with_outputs(self.graph.list_inner_values(), path)
         return {**inputs, **self.prober.run_source(path, [inputs])[0]}
@@ -286,7 +286,7 @@ class _Search:
         """Compare the outputs, and find the node at which they begin to differ."""
         prober, graph = self.prober, self.graph
         samples = self._load_samples()
-        prober.lines.report(f"running the model on the CPU EP and on {prober.title}")
+        prober.lines(f"running the model on the CPU EP and on {prober.title}")
         expected = prober.run_source(self.model, samples)
         got = prober.run_compiled(whole, samples)
         rules = self._make_rules()

@@ -75,7 +75,7 @@ class Prober:
         Raises EpbuildError. `is_fault` returns whether the error is due to the model.
         """
         self.compiles += 1
-        self.lines.report(f"compile {self.compiles}: {what}")
+        self.lines(f"compile {self.compiles}: {what}")
         member = self.member
         if model is not None:
             data = model.with_name(f"{model.name}.data")

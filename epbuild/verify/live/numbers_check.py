@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.core.errors import EpbuildError
-from epbuild.core.shown import NO_LINES, ProgressLines
+from epbuild.core.shown import ProgressLines, discard_line
 from epbuild.plan.member import Member
 from epbuild.plan.result import CompileResult, Figures, Loss, Losses
 from epbuild.plan.steps import SessionGroup
@@ -144,10 +144,10 @@ class _Reference(Struct, frozen=True):
     subject: Subject
     feeds: tuple[Feed, ...]
     """Inputs for the compiled model, and the paths for its outputs."""
-    outputs: tuple[tuple[Path, tuple[str, ...]], ...]
-    """File and names of the expected outputs for each sample."""
-    prepared: tuple[tuple[Path, tuple[str, ...]], ...] = ()
-    """File and names of the prepared model's outputs for each sample. Empty if there is no prepared model that runs."""
+    outputs: tuple[NamedArrays, ...]
+    """Expected outputs for each sample."""
+    prepared: tuple[NamedArrays, ...] = ()
+    """Outputs of the prepared model for each sample. Empty if there is no prepared model that runs."""
 
 
 @dataclasses.dataclass
@@ -163,7 +163,7 @@ class NumbersCheck:
 
     None if the models share nothing.
     """
-    lines: ProgressLines = NO_LINES
+    lines: ProgressLines = discard_line
     target: str = ""
     """Name of the machine or device where the models run, for progress lines."""
     cancelled: threading.Event = dataclasses.field(default_factory=threading.Event)
@@ -191,7 +191,7 @@ class NumbersCheck:
                 yield _make_result(reference, reference.subject.run(reference.feeds))
         references = [reference for reference in references if reference.subject.run is None]
         if references and failed is None:
-            self.lines.report(f"running {', '.join(found.subject.name for found in references)} on {self.target}")
+            self.lines(f"running {', '.join(found.subject.name for found in references)} on {self.target}")
             attempt = self._run_compiled(self.models, references, self.session, self.scratch / "run")
             failed = attempt.failure
             if failed is None or not failed.cannot_load or self.compile_unshared is None:
@@ -203,7 +203,7 @@ class NumbersCheck:
 
     def _run_source(self, subject: Subject, scratch: Path) -> _Reference | LoadFailure:
         several = f", for {len(subject.samples)} sets of inputs" if len(subject.samples) > 1 else ""
-        self.lines.report(f"running {subject.name} on the CPU EP{several}")
+        self.lines(f"running {subject.name} on the CPU EP{several}")
         scratch.mkdir(parents=True)
         self.logs.append(scratch / "worker.log")
         feeds = tuple(
@@ -215,7 +215,7 @@ class NumbersCheck:
         prepared = subject.source.after_preparations
         if prepared is None:
             return _Reference(subject, feeds, outputs)
-        self.lines.report(f"running the prepared {subject.name} on the CPU EP{several}")
+        self.lines(f"running the prepared {subject.name} on the CPU EP{several}")
         place = scratch / "prepared"
         place.mkdir()
         self.logs.append(place / "worker.log")
@@ -225,15 +225,16 @@ class NumbersCheck:
 
     def _run_on_cpu(
         self, name: str, source: RunnableSource, feeds: Sequence[Feed], scratch: Path, suffix: str
-    ) -> tuple[tuple[Path, tuple[str, ...]], ...] | LoadFailure:
-        """Run a source on the CPU EP. Return the file and the names of its outputs for each feed, or the failure."""
+    ) -> tuple[NamedArrays, ...] | LoadFailure:
+        """Run a source on the CPU EP. Return its outputs for each feed, or the failure."""
         own = tuple(replace(feed, outputs=feed.outputs.with_suffix(f".{suffix}.npz")) for feed in feeds)
         on_cpu = replace(self.session, eps=(), options={}, variables={}, from_memory=False)
         attempt = run_models([Load(name, source.place_files(scratch / "source"), feeds=own)], on_cpu, scratch, self.cancelled)
         if attempt.failure is not None:
             return attempt.failure
         return tuple(
-            (feed.outputs, tuple(report["outputs"])) for feed, report in zip(own, attempt.find_reports("ran"), strict=True)
+            NamedArrays(feed.outputs, tuple(report["outputs"]))
+            for feed, report in zip(own, attempt.find_reports("ran"), strict=True)
         )
 
     def _run_compiled(
@@ -278,26 +279,24 @@ def _make_result(reference: _Reference, attempt: Attempt) -> MemberResult:
         # A process that succeeds has run all samples. A model with fewer samples must not count as skipped.
         incomplete = LoadFailure(subject.name, "the process ended without running the model on all inputs.", "EPB642")
         return MemberResult(subject, failure=attempt.failure or incomplete)
+    runs = tuple(
+        ComparedRun(NamedArrays(feed.file, feed.names), source, NamedArrays(feed.outputs, names))
+        for feed, source, names in zip(reference.feeds, reference.outputs, outputs, strict=True)
+    )
     try:
-        runs = tuple(
-            ComparedRun(NamedArrays(feed.file, feed.names), NamedArrays(*source), NamedArrays(feed.outputs, names))
-            for feed, source, names in zip(reference.feeds, reference.outputs, outputs, strict=True)
-        )
-        return MemberResult(subject, _measure(reference, outputs), failure=attempt.failure, runs=runs)
+        return MemberResult(subject, _measure(reference, runs), failure=attempt.failure, runs=runs)
     except DifferentOutput as error:
         return MemberResult(subject, different=str(error), failure=attempt.failure)
 
 
-def _measure(reference: _Reference, outputs: Sequence[Sequence[str]]) -> Measured:
-    """Measure each output over all samples. `outputs` are the compiled model's output names. Raises DifferentOutput."""
+def _measure(reference: _Reference, runs: Sequence[ComparedRun]) -> Measured:
+    """Measure each output over all samples. Raises DifferentOutput."""
     tolerance = reference.subject.tolerance
     meters: dict[str, Meter] = {}
     worst: Worst | None = None
     at, outside, elements = "", 0, 0
-    for sample, feed, (file, names), got in zip(
-        reference.subject.samples, reference.feeds, reference.outputs, outputs, strict=True
-    ):
-        for name, expected, found in _load_pairs(file, names, feed.outputs, got):
+    for sample, run in zip(reference.subject.samples, runs, strict=True):
+        for name, expected, found in _load_pairs(run.source, run.compiled):
             meters.setdefault(name, Meter(name)).add(expected, found)
             element = find_worst_element(name, expected, found, _BY_RANGE if tolerance is None else tolerance(expected.dtype))
             if element is None:
@@ -305,34 +304,31 @@ def _measure(reference: _Reference, outputs: Sequence[Sequence[str]]) -> Measure
             outside, elements = outside + element.outside, elements + element.elements
             if worst is None or element.severity > worst.severity:
                 worst, at = element, sample.name
-    losses = _measure_losses(reference, outputs)
+    losses = _measure_losses(reference, runs) if reference.prepared else {}
     return Measured(tuple(meter.figures for meter in meters.values()), worst, at, outside, elements, losses)
 
 
-def _measure_losses(reference: _Reference, outputs: Sequence[Sequence[str]]) -> dict[str, Losses]:
+def _measure_losses(reference: _Reference, runs: Sequence[ComparedRun]) -> dict[str, Losses]:
     """Measure the losses of the preparations and of the EP for each output over all samples."""
-    if not reference.prepared:
-        return {}
     preparation: dict[str, Meter] = {}
     ep: dict[str, Meter] = {}
     try:
-        for feed, (file, names), (prepared, prepared_names), got in zip(
-            reference.feeds, reference.outputs, reference.prepared, outputs, strict=True
-        ):
-            for name, expected, found in _load_pairs(file, names, prepared, prepared_names):
+        for run, prepared in zip(runs, reference.prepared, strict=True):
+            for name, expected, found in _load_pairs(run.source, prepared):
                 preparation.setdefault(name, Meter(name)).add(expected, found)
-            for name, expected, found in _load_pairs(prepared, prepared_names, feed.outputs, got):
+            for name, expected, found in _load_pairs(prepared, run.compiled):
                 ep.setdefault(name, Meter(name)).add(expected, found)
     except DifferentOutput:  # a preparation changed the outputs, so the two losses do not add up
         return {}
     return {name: Losses(Loss.of(meter.figures), Loss.of(ep[name].figures)) for name, meter in preparation.items() if name in ep}
 
 
-def _load_pairs(expected: Path, names: Sequence[str], got: Path, got_names: Sequence[str]) -> Iterator[tuple[str, Any, Any]]:
+def _load_pairs(expected: NamedArrays, got: NamedArrays) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the name, the expected and the actual values of each output. Raises DifferentOutput if an output is missing."""
     import numpy as np
 
-    with np.load(expected, allow_pickle=False) as right, np.load(got, allow_pickle=False) as here:
-        for number, name in enumerate(names):
-            if name not in got_names:
+    with np.load(expected.file, allow_pickle=False) as right, np.load(got.file, allow_pickle=False) as here:
+        for number, name in enumerate(expected.names):
+            if name not in got.names:
                 raise DifferentOutput(f"the output '{name}' is missing")
-            yield name, right[f"arr_{number}"], here[f"arr_{got_names.index(name)}"]
+            yield name, right[f"arr_{number}"], here[f"arr_{got.names.index(name)}"]

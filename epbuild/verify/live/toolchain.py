@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.shown import ProgressLines
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import read_requirement
-from epbuild.toolchain.environment import Environment, Toolchains
+from epbuild.toolchain.environment import Environment, Toolchains, list_provisioned_toolchains
 from epbuild.toolchain.provision import LOCKED, Requirements, find_interpreter, get_own_python
 
 _NAME = "verify"
@@ -79,9 +78,9 @@ def provision_manifest_toolchain(
         raise ToolchainError(
             Problem("EPB305", message, where, "Use --interpreter to specify an environment that has ONNX Runtime.")
         )
-    toolchain = _make_toolchain_spec(packages, _find_python_version(document), position)
+    toolchain = ToolchainSpec(_NAME, position, python=_find_python_version(document), packages=tuple(packages))
     if not toolchains.is_ready(toolchain, where.parent):
-        lines.report(f"creating an environment with {', '.join(packages)}")
+        lines(f"creating an environment with {', '.join(packages)}")
     return wanted.prepare(toolchain, where.parent, toolchains)
 
 
@@ -107,28 +106,20 @@ def inspect_interpreter(
 
 def _find_provisioned(document: Mapping[str, Any], where: Position, home: Path) -> Iterator[ToolchainSpec]:
     """Yield the provisioned toolchains below `home` whose requirements the manifest's distributions meet."""
-    for marker in sorted(home.glob("*/complete")):
-        try:
-            packages = [str(package) for package in json.loads(marker.read_text(encoding="utf-8"))]
-        except (OSError, ValueError, TypeError):
-            continue
-        requirements = map(read_requirement, packages)
+    for made in list_provisioned_toolchains(home):
+        requirements = map(read_requirement, made.packages)
         if not all(item.is_met_by(document["distributions"].get(item.distribution)) for item in requirements):
             continue
-        if marker.parent.name.startswith(LOCKED):  # A locked toolchain cannot be provisioned again without its lock.
-            interpreter = find_interpreter(marker.parent)
+        if made.folder.name.startswith(LOCKED):  # A locked toolchain cannot be provisioned again without its lock.
+            interpreter = find_interpreter(made.folder)
             if interpreter is not None:
-                yield ToolchainSpec(_NAME, where, interpreter=str(interpreter), packages=tuple(packages))
+                yield ToolchainSpec(_NAME, where, interpreter=str(interpreter), packages=made.packages)
             continue
         # A folder is named after the digest of its requirements. The digest shows for which Python it was provisioned.
         for python in (None, _find_python_version(document)):
-            if Requirements(tuple(packages), python).digest() == marker.parent.name:
-                yield _make_toolchain_spec(packages, python, where)
+            if Requirements(made.packages, python).digest() == made.folder.name:
+                yield ToolchainSpec(_NAME, where, python=python, packages=made.packages)
                 break
-
-
-def _make_toolchain_spec(packages: Sequence[str], python: str | None, where: Position) -> ToolchainSpec:
-    return ToolchainSpec(_NAME, where, python=python, packages=tuple(packages))
 
 
 def _find_python_version(document: Mapping[str, Any]) -> str | None:

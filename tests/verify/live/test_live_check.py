@@ -20,7 +20,7 @@ from onnx import TensorProto, helper
 from epbuild.catalog.catalog import entry
 from epbuild.catalog.facts import Limitation, Thresholds
 from epbuild.compile.alone import compile_alone
-from epbuild.core.shown import NO_LINES
+from epbuild.core.shown import discard_line
 from epbuild.plan.target import PlannedEp
 from epbuild.recipe.model import MadeInputs
 from epbuild.toolchain.environment import Environment, Toolchains
@@ -126,7 +126,7 @@ def tried(
     folder: Path, check: LiveCheck | None = None, *, share: bool = False, names: Sequence[str] = NAMES
 ) -> dict[tuple[str, str], Finding]:
     check = check or LiveCheck(sources=PlannedSources({}))
-    found = list(check_live(artifact(folder, share=share, names=names), here(folder, check), NO_LINES))
+    found = list(check_live(artifact(folder, share=share, names=names), here(folder, check), discard_line))
     assert all(finding.message.endswith(".") for finding in found)
     by_place = {(finding.check, finding.subject.removeprefix("npu/").removesuffix("_ctx.onnx")): finding for finding in found}
     assert len(by_place) == len(found)
@@ -161,7 +161,7 @@ def test_a_faulty_model_and_its_sharers_are_never_loaded(folder: Path) -> None:
     faulty = {"prefill_ctx.onnx": "one of its files failed a check"}
     for share, outcome in ((False, "passed"), (True, "skipped")):
         check = here(folder, LiveCheck(sources=PlannedSources({})))
-        found = list(check_live(artifact(folder, share=share), check, NO_LINES, faulty))
+        found = list(check_live(artifact(folder, share=share), check, discard_line, faulty))
         outcomes = {finding.subject: (finding.outcome, finding.message) for finding in found}
         assert outcomes["npu/prefill_ctx.onnx"] == ("skipped", "It was not loaded, because one of its files failed a check.")
         assert outcomes["npu/decode_ctx.onnx"][0] == outcome
@@ -180,7 +180,7 @@ def test_a_sharing_group_without_context_nodes_has_nothing_to_load(folder: Path)
 def test_no_toolchain_is_searched_if_no_model_can_be_loaded(folder: Path) -> None:
     faulty = {f"{name}_ctx.onnx": "one of its files failed a check" for name in NAMES}
     check = LiveCheck(sources=Unasked({}))
-    assert {finding.outcome for finding in check_live(artifact(folder), check, NO_LINES, faulty)} == {"skipped"}
+    assert {finding.outcome for finding in check_live(artifact(folder), check, discard_line, faulty)} == {"skipped"}
 
 
 def test_a_model_that_fails_to_load_does_not_stop_other_models(folder: Path) -> None:
@@ -237,7 +237,7 @@ def test_an_artifact_that_cannot_be_loaded_here_is_skipped_with_the_reason(folde
     found = artifact(folder)
     assert found.manifest is not None
     strange = dataclasses.replace(found, manifest=replace(found.manifest, eps={"AcmeExecutionProvider": {}}))
-    findings = list(check_live(strange, LiveCheck(), NO_LINES))
+    findings = list(check_live(strange, LiveCheck(), discard_line))
     assert {finding.outcome for finding in findings} == {"skipped"}
     assert findings[0].message.startswith("AcmeExecutionProvider is not in the catalog; ")
 

@@ -16,7 +16,7 @@ from onnx import helper
 
 from epbuild.catalog.catalog import entries_for, entry
 from epbuild.core.errors import Position, Problem, ToolchainError
-from epbuild.core.shown import NO_LINES
+from epbuild.core.shown import discard_line
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import OptionFile, PlannedEp
@@ -49,9 +49,6 @@ class Home(Toolchains):
     asked: list[tuple[tuple[str, ...], str | None]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     packages: dict[str, Any] = field(default_factory=dict)
-
-    def report(self, text: str) -> None:
-        self.said.append(text)
 
     def is_ready(self, *asked: object, **more: object) -> bool:
         return False
@@ -89,7 +86,7 @@ class Home(Toolchains):
         return Environment("verify", Path("python"), Fingerprint(HERE, "linux-x86_64", distributions, {}), Path("none"))
 
     def find(self, document: Mapping[str, Any] = DOCUMENT) -> Environment:
-        return provision_manifest_toolchain(document, Wanted([entry(QNN)]), self.home / "manifest.json", self, self)
+        return provision_manifest_toolchain(document, Wanted([entry(QNN)]), self.home / "manifest.json", self, self.said.append)
 
 
 @pytest.fixture
@@ -194,7 +191,7 @@ class Recipe(Sources):
 
 
 def opened(home: Home, found: ArtifactFolder, sources: Sources = Sources({}), **wanted: Any) -> Session:  # noqa: B008 - frozen
-    return open_artifact_session(found, LoadOptions(toolchains=home, **wanted), sources, NO_LINES)
+    return open_artifact_session(found, LoadOptions(toolchains=home, **wanted), sources, discard_line)
 
 
 def test_a_session_uses_options_and_variables_of_the_manifest(home: Home) -> None:

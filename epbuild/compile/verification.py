@@ -1,4 +1,4 @@
-"""Verification step of a build: run a `NumbersCheck` for each session group."""
+"""Run of a verification step: a `NumbersCheck` for each session group."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from epbuild.compile.alone import compile_alone
+from epbuild.compile.checked_runs import run_by_command
+from epbuild.compile.task_metrics import compute_metrics
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError
 from epbuild.engine.events import StepOutput
 from epbuild.onnxfile.read.headers import read_header
@@ -22,74 +23,21 @@ from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.toolchain.execution import Execution
 from epbuild.verify.live.inputs import BadInputs, NoInputs, load_recipe_samples
 from epbuild.verify.live.judging import make_unjudged_problem
-from epbuild.verify.live.numbers_check import ComparedRun, CompileAlone, MemberResult, NumbersCheck, Subject, compile_unshared
+from epbuild.verify.live.numbers_check import MemberResult, NumbersCheck, Subject, compile_unshared
 from epbuild.verify.live.session import open_target_session
 from epbuild.verify.live.source import RunnableSource, find_other_values
 from epbuild.verify.live.worker import RAISED, Attempt, Feed, LoadFailure, run_models, why_not_real
 
 
-class ComputeMetrics(Protocol):
-    """Function that runs a member's command for task metrics in an execution of its own. `runs` has the inputs and outputs.
-
-    Raises EpbuildError and Cancelled.
-    """
-
-    def __call__(
-        self, action: Verification, checked: CheckedMember, runs: Sequence[ComparedRun], execution: Execution, /
-    ) -> Sequence[TaskMetric]: ...
-
-
-class RunCommand(Protocol):
-    """Function that runs a member's command, which runs the compiled model. It writes the outputs for each feed.
-
-    It returns the name of the device, and the names of the outputs. Raises EpbuildError and Cancelled.
-    """
-
-    def __call__(
-        self, action: Verification, checked: CheckedMember, feeds: Sequence[Feed], execution: Execution, /
-    ) -> tuple[str, tuple[str, ...]]: ...
-
-
-def check_numbers(
-    action: Verification,
-    execution: Execution,
-    compile_alone: CompileAlone,
-    compute_metrics: ComputeMetrics,
-    run_command: RunCommand,
-) -> VerificationResult:
-    """Run compiled models and their sources, and return the differences between their outputs. Raises EpbuildError and Cancelled."""
-    return _VerificationRun(action, execution, compile_alone, compute_metrics, run_command).result()
-
-
-class _StepLines(Struct, frozen=True):
-    """Receiver of progress lines that reports them as the step's output."""
-
-    execution: Execution
-    step: str
-
-    def report(self, text: str, /) -> None:
-        self.execution.progress.report(StepOutput(self.step, text))
-
-
-class _VerificationRun:
+class VerificationRun:
     """Single run of a verification step. The run ends at the first model that fails.
 
     The run only measures the outputs. The figures are judged later, whenever the state of the step is determined.
     """
 
-    def __init__(
-        self,
-        action: Verification,
-        execution: Execution,
-        compile_alone: CompileAlone,
-        compute_metrics: ComputeMetrics,
-        run_command: RunCommand,
-    ) -> None:
+    def __init__(self, action: Verification, execution: Execution) -> None:
         self._action = action
         self._step = StepId(action.id)
-        self._compile_alone = compile_alone
-        self._compute_metrics = compute_metrics
-        self._run_command = run_command
         self._execution = execution
         self._session = open_target_session(action.target, execution.environment, action.custom_ops, action.timeout)
         self._checks: list[NumbersCheck] = []
@@ -144,14 +92,14 @@ class _VerificationRun:
 
         def compile_subject(subject: Subject, staging: Path) -> Path:
             member, execution = built.group.member(subject.name), self._execution.create_inner(staging)
-            return compile_unshared(self._compile_alone, built.group, member, execution, self._action.id)
+            return compile_unshared(compile_alone, built.group, member, execution, self._action.id)
 
         check = NumbersCheck(
             models=files,
             session=self._session.with_sharing(share=True) if built.group.share else self._session,
             scratch=folder,
             compile_unshared=compile_subject if built.group.share else None,
-            lines=_StepLines(self._execution, self._action.id),
+            lines=lambda text: self._execution.progress.report(StepOutput(self._action.id, text)),
             target=self._action.target.title,
             cancelled=self._execution.cancelled,
         )
@@ -160,7 +108,7 @@ class _VerificationRun:
             self._record(result)
             checked = self._action.of(result.subject.name)
             if checked.metric is not None and result.runs:
-                self._metrics += self._compute_metrics(self._action, checked, result.runs, self._create_inner(folder))
+                self._metrics += compute_metrics(self._action, checked, result.runs, self._create_inner(folder))
 
     def _create_inner(self, folder: Path) -> Execution:
         """Return an execution for a command, with its own staging directory and log."""
@@ -170,7 +118,7 @@ class _VerificationRun:
 
     def _run_elsewhere(self, checked: CheckedMember, feeds: Sequence[Feed], folder: Path) -> Attempt:
         """Run a compiled model with the member's command."""
-        self._devices[checked.name], names = self._run_command(self._action, checked, feeds, self._create_inner(folder))
+        self._devices[checked.name], names = run_by_command(self._action, checked, feeds, self._create_inner(folder))
         return Attempt(({"event": "ran", "model": checked.name, "outputs": names},) * len(feeds), None)
 
     def _make_subject(self, checked: CheckedMember, built: Made, compiled: Path, folder: Path) -> Subject | None:
