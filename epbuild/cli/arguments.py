@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
@@ -25,7 +25,7 @@ from epbuild.core.defaults import DEFAULT_RECIPE
 from epbuild.core.errors import Position
 from epbuild.core.units import parse_bytes, parse_seconds
 from epbuild.remote.settings import Mode
-from epbuild.session.request import RemoteChoice
+from epbuild.session.request import RemoteChoice, Request
 
 if TYPE_CHECKING:
     from epbuild.cluster.address import ClusterAddress
@@ -132,6 +132,11 @@ class Target(OptionGroup, frozen=True, kw_only=True):
         """Return the recipe and the steps. Raises PlanError (EPB278) for an invalid file of steps."""
         found, steps = split_names(self.names, None if self.recipe is None else str(self.recipe))
         return Selection(Path(found), *expand_step_files(steps))
+
+    def request(self, settings: Iterable[str], **options: Any) -> Request:
+        """Return a request for the steps of the recipe. `options` are fields of `Request`. Raises the errors of `selection`."""
+        recipe, steps, places = self.selection()
+        return Request(recipe, steps, settings=tuple(settings), places=places, **options)
 
 
 class TargetSteps(Target, frozen=True, kw_only=True):

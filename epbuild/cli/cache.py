@@ -80,9 +80,8 @@ def verify(
     it, and list unusable results with the reasons.
     """
     if remote:
-        return _verify_remote(
-            _build_request(arguments.Target(names=names, recipe=recipe), settings, RemoteChoice(insecure=insecure)), json=json
-        )
+        target = arguments.Target(names=names, recipe=recipe)
+        return _verify_remote(target.request(settings, remote=RemoteChoice(insecure=insecure), emits=False), json=json)
     place = find_cache_directory()
     with show_byte_progress("checking", shown=not json) as progress:
         found = check_cache(place, progress)
@@ -126,7 +125,7 @@ def push(
 
     EPBUILD_SIGNING_KEY must contain the secret key that signs results. Nothing is compiled: missing results are only counted.
     """
-    request = _build_request(target, settings, RemoteChoice("write", insecure=insecure))
+    request = target.request(settings, remote=RemoteChoice("write", insecure=insecure), emits=False)
     with show_byte_progress("uploading", shown=not json) as progress:
         done = push_results(request, progress, replace=replace)
     if json:
@@ -135,12 +134,6 @@ def push(
         print_problems(done.warnings, "warning")
         print_push(done)
     return 3 if any(result.outcome == "failed" for result in done.results) else 0
-
-
-def _build_request(target: arguments.Target, settings: list[str], remote: RemoteChoice) -> Request:
-    """Return a request for the results of a recipe or of some steps."""
-    recipe, steps, places = target.selection()
-    return Request(recipe, steps, settings=tuple(settings), remote=remote, places=places, emits=False)
 
 
 @app.command(short_help="Generate a key pair for a remote cache.", exits={0: "a key pair was printed", 2: COMMAND_LINE})

@@ -15,7 +15,6 @@ from epbuild.report.json.documents import print_json
 from epbuild.report.json.store import build_collection_document
 from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.store import print_clean_sum, print_cleaned, print_collection
-from epbuild.session.request import Request
 
 app = make_application()
 
@@ -38,19 +37,18 @@ def clean(
     Files that epbuild did not write, and files that changed after epbuild wrote them, are kept. The results stay in the
     store: the next run emits the outputs again without compiling.
     """
-    recipe, steps, places = target.selection()
-    if everything and steps:
+    request = target.request(settings)
+    if everything and request.selection:
         raise UsageError("--all applies to a whole recipe and cannot be combined with steps")
     if everything:
-        check_idle(recipe)
+        check_idle(request.recipe)
     found = []
-    request = Request(recipe, steps, settings=tuple(settings), places=places)
     with WaitingRow() as waiting:
         for cleaned in take_back(request, waiting, force=force, dry_run=dry_run):
             print_cleaned(cleaned, dry_run=dry_run)
             found.append(cleaned)
-    forgotten = remove_workspace(recipe, dry_run=dry_run) if everything else None
-    print_clean_sum(found, forgotten, recipe, dry_run=dry_run)
+    forgotten = remove_workspace(request.recipe, dry_run=dry_run) if everything else None
+    print_clean_sum(found, forgotten, request.recipe, dry_run=dry_run)
     return 0
 
 

@@ -13,7 +13,6 @@ from epbuild.commands.graph import build_step_graph
 from epbuild.report.graph import draw_svg, find_graphviz, format_dot, format_mermaid, format_tree
 from epbuild.report.listeners import WaitingRow, write_document
 from epbuild.report.terminal.problems import print_warnings
-from epbuild.session.request import Request
 
 _FORMATS: dict[str, Any] = {
     "tree": format_tree,
@@ -60,12 +59,11 @@ def graph(
     chosen = form or (default if output is None else _ENDINGS.get(output.suffix.lower()))
     if chosen is None:
         raise UsageError(f"the name of '{output}' implies no format: end it in {', '.join(_ENDINGS)}, or set --format")
-    recipe, steps, places = target.selection()
-    request = Request(recipe, steps, settings=tuple(settings), locked=locked, remote=remote.choice, places=places)
+    request = target.request(settings, locked=locked, remote=remote.choice)
     with WaitingRow() as waiting:
         found = api.plan(request.without_programs() if no_exec else request, waiting)
     print_warnings(found.plan.warnings, all_warnings=all_warnings)
-    text = _FORMATS[chosen](build_step_graph(str(recipe), found.steps()))
+    text = _FORMATS[chosen](build_step_graph(str(request.recipe), found.steps()))
     if output is None:
         sys.stdout.write(text)
     else:

@@ -12,7 +12,6 @@ from epbuild.commands.reporting.report import report as report_of
 from epbuild.report.json.documents import print_json, report_document
 from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.report import print_report
-from epbuild.session.request import Request
 
 app = make_application()
 EXITS = {
@@ -51,8 +50,7 @@ def report(
     """
     if output is not None:
         check_suffix(output)
-    recipe, steps, places = target.selection()
-    request = Request(recipe, steps, settings=tuple(settings), remote=remote.choice, places=places)
+    request = target.request(settings, remote=remote.choice)
     with WaitingRow() as waiting:
         found = compare_report(report_of(request, waiting), against, output)
     if output is not None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Annotated, ClassVar
 
+from msgspec.structs import replace
+
 from epbuild import api
 from epbuild.cli import arguments
 from epbuild.cli.build_files import AGAINST_NEEDS_REPORT, BuildFiles
@@ -124,13 +126,8 @@ def run(
 
     If STEPs are named, only these steps and their dependencies are built.
     """
-    selection = target.selection()
-    files.check(selection.recipe)
-    request = Request(
-        recipe=selection.recipe,
-        selection=selection.steps,
-        places=selection.places,
-        settings=tuple(settings),
+    request = target.request(
+        settings,
         jobs=execution.jobs or get_jobs(),
         memory=execution.memory,
         keep_going=execution.keep_going,
@@ -144,6 +141,7 @@ def run(
         remote=remote.choice,
         cluster=None if remote.offline else cluster.address(insecure=remote.insecure),
     )
+    files.check(request.recipe)
     if choice.dry_run or choice.check:
         return _show_plan(request, check=choice.check, all_warnings=all_warnings, json=json)
 
@@ -232,17 +230,7 @@ def coverage(
 
     Models that are not compiled yet are compiled. A failed model does not stop the others. Nothing is emitted.
     """
-    selection = target.selection()
-    request = Request(
-        recipe=selection.recipe,
-        selection=selection.steps,
-        places=selection.places,
-        settings=tuple(settings),
-        jobs=jobs or get_jobs(),
-        retry=retry,
-        locked=locked,
-        remote=remote.choice,
-    )
+    request = target.request(settings, jobs=jobs or get_jobs(), retry=retry, locked=locked, remote=remote.choice)
     with make_coverage_reporter() as progress:
         rows = cover(request, progress)
     if json:
@@ -279,12 +267,8 @@ def measure(
     Models that are not compiled yet are compiled. Current figures are printed again, without a new measurement. A failed model does not
     stop the others. Nothing is emitted.
     """
-    selection = target.selection()
-    request = Request(
-        recipe=selection.recipe,
-        selection=selection.steps or ("measure:*",),
-        places=selection.places,
-        settings=tuple(settings),
+    request = target.request(
+        settings,
         jobs=jobs or get_jobs(),
         keep_going=True,
         emits=False,
@@ -293,6 +277,7 @@ def measure(
         remote=remote.choice,
         cluster=None if remote.offline else cluster.address(insecure=remote.insecure),
     )
+    request = replace(request, selection=request.selection or ("measure:*",))
     code = 0
     problems: tuple[Problem, ...] = ()
     with make_coverage_reporter() as progress:

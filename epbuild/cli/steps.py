@@ -6,6 +6,8 @@ import sys
 from io import IncrementalNewlineDecoder
 from typing import Annotated
 
+from msgspec.structs import replace
+
 from epbuild import api
 from epbuild.cache.workspace import Workspace
 from epbuild.cli import arguments
@@ -45,8 +47,7 @@ def plan(
 
     Nothing is built and no toolchain is provisioned.
     """
-    recipe, steps, places = target.selection()
-    request = Request(recipe, steps, settings=tuple(settings), locked=locked, remote=remote.choice, places=places)
+    request = target.request(settings, locked=locked, remote=remote.choice)
     request = request.without_programs() if no_exec else request
     if matrix is not None:
         from epbuild.commands.workload import build_matrix  # Import here, because only CI needs it.
@@ -69,7 +70,7 @@ def plan(
             print_workloads(loads)
         return 0
     if json:
-        print_json(plan_document(str(recipe), survey))
+        print_json(plan_document(str(request.recipe), survey))
     else:
         print_warnings(survey.plan.warnings, all_warnings=all_warnings)
         if request.is_whole:  # Defaults belong to a recipe, not to some of its steps.
@@ -91,12 +92,12 @@ def explain(
 
     Nothing is built and no toolchain is provisioned.
     """
-    recipe, steps, places = target.selection()
-    request = Request(recipe, settings=tuple(settings), places=places, remote=remote.choice)
+    selected = target.request(settings, remote=remote.choice)
+    request = replace(selected.without_programs() if no_exec else selected, selection=())
     with WaitingRow() as waiting:
-        found = explained(request.without_programs() if no_exec else request, steps, waiting)
+        found = explained(request, selected.selection, waiting)
     if json:
-        print_json(build_explanation_document(str(recipe), found))
+        print_json(build_explanation_document(str(request.recipe), found))
     else:
         print_explanations(found)
     return 0

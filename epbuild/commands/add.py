@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,19 +13,23 @@ from epbuild.catalog.catalog import entry as find_packaging
 from epbuild.catalog.catalog import known_eps
 from epbuild.commands.init.answers import BadAnswer, choose_sizes, make_no_model_error, name_targets, parse_size
 from epbuild.commands.init.choices import KINDS, FoundModel, LeftOut, StarterKind, find_models, find_remedies, is_address
-from epbuild.commands.init.recipe import RecipeChoices, define_model, define_target, define_toolchain, name_models
+from epbuild.commands.init.recipe import (
+    PRIVATE,
+    RecipeChoices,
+    check_draft,
+    define_model,
+    define_target,
+    define_toolchain,
+    name_models,
+)
 from epbuild.commands.init.sizing import SizeQuestions, Sizing
 from epbuild.core.atomic import new_file, write_file
-from epbuild.core.errors import EpbuildError, Position, Problem, RecipeError
-from epbuild.plan.planner import make_plan
+from epbuild.core.errors import Position, Problem, RecipeError
 from epbuild.recipe.insertion import Definition, insert_definition
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import Recipe
 from epbuild.recipe.names import name_of_text, name_problem
 from epbuild.recipe.requirement import read_requirement
-
-_PRIVATE = 0o600
-"""Mode of drafts, because other users may have no access to the recipe."""
 
 
 class Addition(Struct, frozen=True):
@@ -112,29 +115,14 @@ def _edit(path: Path, edits: Sequence[tuple[str, Definition]], broken: RecipeErr
     content = path.read_bytes()
     for section, definition in edits:
         content = insert_definition(content, str(path), section, definition)
-    # The draft is beside the recipe, because paths in it are relative to its folder.
-    draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
     try:
-        write_file(draft, content, durable=False, mode=_PRIVATE)
-        recipe = load(draft)
-        warnings = make_plan(recipe).warnings
-    except EpbuildError as error:
-        if broken is not None and isinstance(error, RecipeError):
-            raise broken from None
-        raise type(error)(*(_drop_position(problem, draft) for problem in error.problems)) from None
-    finally:
-        draft.unlink(missing_ok=True)
+        recipe, warnings = check_draft(path, content)
+    except RecipeError as error:
+        raise (broken or error) from None
     with new_file(path) as new:
-        write_file(new, content, durable=False, mode=_PRIVATE)
+        write_file(new, content, durable=False, mode=PRIVATE)
         shutil.copymode(path, new)
-    return recipe, tuple(_drop_position(problem, draft) for problem in warnings)
-
-
-def _drop_position(problem: Problem, draft: Path) -> Problem:
-    """Return the problem without a position in the draft, which users do not know."""
-    where = problem.where
-    is_draft = where == draft or (isinstance(where, Position) and where.file == str(draft))
-    return replace(problem, where=None) if is_draft else problem
+    return recipe, warnings
 
 
 def _find_new_models(recipe: Recipe, places: Sequence[str]) -> tuple[dict[str, str], list[FoundModel], list[LeftOut]]:

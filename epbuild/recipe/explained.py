@@ -17,7 +17,8 @@ from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.catalog.preparations import get_preparation
 from epbuild.core.canonical import read_schema
 from epbuild.core.errors import Position
-from epbuild.recipe.defaults import DEFAULT_GROUPS, DEVICE_KEYS
+from epbuild.recipe.default_targets import DEVICE_KEYS
+from epbuild.recipe.defaults import DEFAULT_GROUPS
 from epbuild.recipe.load import LoadedRecipe, load_with_nodes
 from epbuild.recipe.model import GroupSpec, PrepareStep, Recipe
 from epbuild.recipe.models import BUILT_IN
@@ -28,6 +29,7 @@ from epbuild.recipe.nodes import (
     Node,
     ScalarNode,
     SequenceNode,
+    get_items,
     make_scalar,
     make_sequence,
     prune_paths,
@@ -222,6 +224,6 @@ def _find_named_files(step: PrepareStep) -> Iterator[ScalarNode]:
     for option in get_preparation(step.kind).files:
         entry = step.options.entries.get(option)
         node = entry.node if entry is not None else None
-        for item in node.items if isinstance(node, SequenceNode) else (node,):
+        for item in get_items(node) or (node,):
             if isinstance(item, ScalarNode):
                 yield item

@@ -79,9 +79,20 @@ def make_mapping(where: Position, entries: Mapping[str, KeyedNode], gaps: Iterab
     return MappingNode(where, entries, *measure_extent([entry.node for entry in entries.values()]), frozenset(gaps))
 
 
-def get_entries(node: Node) -> Mapping[str, KeyedNode]:
+def get_entries(node: Node | None) -> Mapping[str, KeyedNode]:
     """Return the entries of a mapping, or an empty mapping for any other node."""
     return node.entries if isinstance(node, MappingNode) else {}
+
+
+def get_items(node: Node | None) -> tuple[Node, ...]:
+    """Return the items of a list, or an empty tuple for any other node."""
+    return node.items if isinstance(node, SequenceNode) else ()
+
+
+def get_node(entries: Mapping[str, KeyedNode], key: str) -> Node | None:
+    """Return the value of a key, or None if the key is absent."""
+    entry = entries.get(key)
+    return entry.node if entry is not None else None
 
 
 def get_text(node: Node | None) -> str:

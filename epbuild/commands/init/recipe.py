@@ -17,17 +17,20 @@ from epbuild.catalog.catalog import entries_for, get_short_name
 from epbuild.commands.init.choices import Remedy, StarterKind, is_address
 from epbuild.commands.init.exports import ExportScript
 from epbuild.commands.init.sizing import Sized
-from epbuild.core.atomic import new_file
+from epbuild.core.atomic import new_file, write_file
 from epbuild.core.errors import EpbuildError, Position, Problem, escape_controls
 from epbuild.onnxfile.read.decoders import Decoder
 from epbuild.plan.planner import make_plan
 from epbuild.recipe.defaults import DEFAULT_GROUPS
 from epbuild.recipe.insertion import Definition
 from epbuild.recipe.load import load
+from epbuild.recipe.model import Recipe
 from epbuild.recipe.names import is_glob, name_of_text, name_problem
 from epbuild.recipe.template import escape
 from epbuild.recipe.yaml_text import format_scalar
 
+PRIVATE = 0o600
+"""Mode of drafts, because other users may have no access to the recipe."""
 _PREFIX = "node_name_prefix"
 _GROUP = "main"
 _EXPORT = "export"
@@ -107,30 +110,47 @@ class RecipeChoices(Struct, frozen=True):
 def write_recipe(path: Path, choices: RecipeChoices, *, overwrite: bool = False) -> tuple[Problem, ...]:
     """Write a recipe to `path` if it can be planned, and return the planner's warnings.
 
-    Raises the errors of reading and planning the recipe, and FileExistsError if the file exists and `overwrite` is not
-    set. If an error is raised, nothing is written.
+    Raises the errors of `check_draft`, and FileExistsError if the file exists and `overwrite` is not set. If an error is raised,
+    nothing is written.
     """
-    with new_file(path, overwrite=overwrite) as draft:
-        draft.write_bytes(format_recipe(path, choices).encode())
-        try:
-            warnings = make_plan(load(draft)).warnings
-        except EpbuildError as error:
-            # Users do not know the draft, so remove positions in it.
-            raise type(error)(*(replace(problem, where=None) for problem in error.problems)) from None
-    return tuple(replace(problem, where=None) for problem in warnings)
+    content = format_recipe(path, choices).encode()
+    _, warnings = check_draft(path, content)
+    with new_file(path, overwrite=overwrite) as new:
+        new.write_bytes(content)
+    return warnings
 
 
 def find_plan_problem(path: Path, choices: RecipeChoices) -> str | None:
     """Return the reason why a recipe cannot be planned, as a sentence, or None if the recipe can be planned."""
-    draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
     try:
-        draft.write_text(format_recipe(path, choices), encoding="utf-8", newline="\n")
-        make_plan(load(draft))
+        check_draft(path, format_recipe(path, choices).encode())
     except EpbuildError as error:
         return error.problems[0].text
+    return None
+
+
+def check_draft(path: Path, content: bytes) -> tuple[Recipe, tuple[Problem, ...]]:
+    """Plan the recipe that `content` would be at `path`, and return it with the planner's warnings.
+
+    Raises the errors of reading and planning the recipe. Positions in the recipe are removed from errors and warnings, because it is
+    not written yet.
+    """
+    # The draft is beside the recipe, because paths in it are relative to its folder.
+    draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
+    try:
+        write_file(draft, content, durable=False, mode=PRIVATE)
+        recipe = load(draft)
+        return recipe, tuple(_drop_position(problem, draft) for problem in make_plan(recipe).warnings)
+    except EpbuildError as error:
+        raise type(error)(*(_drop_position(problem, draft) for problem in error.problems)) from None
     finally:
         draft.unlink(missing_ok=True)
-    return None
+
+
+def _drop_position(problem: Problem, draft: Path) -> Problem:
+    where = problem.where
+    is_draft = where == draft or (isinstance(where, Position) and where.file == str(draft))
+    return replace(problem, where=None) if is_draft else problem
 
 
 def define_model(name: str, model: str, folder: Path, choices: RecipeChoices) -> Definition:
