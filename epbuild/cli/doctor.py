@@ -124,7 +124,7 @@ def devices(
         return 0
     request = DoctorRequest(find_recipe(recipe), tuple(settings), attempts=not no_compile)
     with show_activity("toolchains", "loading each EP" if no_compile else "compiling a small model with each EP"):
-        found = check_devices(request, lambda check: None)
+        found = check_devices(request)
     if json:
         print_json(build_devices_document(found))
     else:

@@ -95,9 +95,9 @@ def check_cache(root: Path, progress: ByteProgress, cancelled: threading.Event |
         bad = _check_blobs(BlobStore(root), found, progress, stop)
         lost, broken = _check_records(root, found, bad)
     if bad or lost or broken:
-        origins = _Origins(Roots(root).list_workspaces()[0], lost)
-        found.damaged += [DamagedEntry("blob", digest, why, origins.list_uses_of_blob(digest)) for digest, why in bad.items()]
-        found.damaged += [DamagedEntry("record", key, why, origins.list_steps_of_key(key)) for key, why in broken.items()]
+        steps, uses = _find_origins(Roots(root).list_workspaces()[0], lost)
+        found.damaged += [DamagedEntry("blob", digest, why, tuple(uses.get(digest, ()))) for digest, why in bad.items()]
+        found.damaged += [DamagedEntry("record", key, why, tuple(steps.get(key, ()))) for key, why in broken.items()]
     return found
 
 
@@ -180,29 +180,26 @@ def _read_records(records: ActionRecords, found: CacheCheck, broken: dict[str, s
             broken[entry.name] = "the record is incomplete"
 
 
-class _Origins:
-    """Lookup of the steps that blobs and records belong to. `lost` are quarantined records that refer to damaged blobs."""
+def _find_origins(
+    workspaces: Iterable[Path], lost: Iterable[Mapping[str, Any]]
+) -> tuple[dict[str, list[str]], dict[str, dict[str, None]]]:
+    """Return the steps of workspaces by action key, and the name of each blob in each step by digest.
 
-    def __init__(self, workspaces: Iterable[Path], lost: Iterable[Mapping[str, Any]]) -> None:
-        self._of_keys: dict[str, list[str]] = {}
-        self._of_blobs: dict[str, list[str]] = {}
-        self._of_lost: dict[str, list[str]] = {}
-        for directory in workspaces:
-            with open_workspace(directory) as workspace:
-                for _, step in workspace.steps():
-                    if "artifacts" in step.result:
-                        name = f"{step.step} in {directory.parent}"
-                        self._of_keys.setdefault(step.action_key, []).append(name)
-                        _add_blob_names(self._of_blobs, step.result, f" of {name}")
-        for record in lost:
-            _add_blob_names(self._of_lost, record["result"], f", {_describe_origin(record['document'])}")
-
-    def list_steps_of_key(self, key: str) -> tuple[str, ...]:
-        return tuple(self._of_keys.get(key, ()))
-
-    def list_uses_of_blob(self, digest: str) -> tuple[str, ...]:
-        """Return the name of the blob in each step that uses it. If no workspace knows the blob, use quarantined records."""
-        return tuple(dict.fromkeys(self._of_blobs.get(digest, []) or self._of_lost.get(digest, [])))
+    The names of blobs that no workspace knows come from `lost`, the quarantined records that refer to damaged blobs.
+    """
+    steps: dict[str, list[str]] = {}
+    blobs: dict[str, dict[str, None]] = {}
+    for directory in workspaces:
+        with open_workspace(directory) as workspace:
+            for _, step in workspace.steps():
+                if "artifacts" in step.result:
+                    name = f"{step.step} in {directory.parent}"
+                    steps.setdefault(step.action_key, []).append(name)
+                    _add_blob_names(blobs, step.result, f" of {name}")
+    lost_blobs: dict[str, dict[str, None]] = {}
+    for record in lost:
+        _add_blob_names(lost_blobs, record["result"], f", {_describe_origin(record['document'])}")
+    return steps, lost_blobs | blobs
 
 
 def _describe_origin(document: Mapping[str, Any]) -> str:
@@ -212,7 +209,7 @@ def _describe_origin(document: Mapping[str, Any]) -> str:
     return f"compiled from {', '.join(member['name'] for member in document['members'])}"
 
 
-def _add_blob_names(found: dict[str, list[str]], result: Mapping[str, Any], of: str) -> None:
+def _add_blob_names(found: dict[str, dict[str, None]], result: Mapping[str, Any], of: str) -> None:
     """Add the name of each blob in a result to `found`, by digest. The suffix `of`, added to each name, says which step it is from."""
     for name, blob in (*result["artifacts"].items(), ("the log", result["log"])):
-        found.setdefault(blob["digest"], []).append(f"{name}{of}")
+        found.setdefault(blob["digest"], {})[f"{name}{of}"] = None

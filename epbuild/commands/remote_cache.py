@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from typing import Literal, TypeVar
 
 from msgspec import Struct
@@ -21,7 +21,7 @@ from epbuild.remote.envelope import RemoteRecord, Unusable
 from epbuild.remote.settings import REMOTE
 from epbuild.session.request import Request
 from epbuild.session.session import Session, open_session
-from epbuild.survey.status import Surveyor
+from epbuild.survey.status import Survey, Surveyor
 from epbuild.toolchain.identity import TOOLCHAIN
 
 _THREADS = 8
@@ -31,7 +31,6 @@ PushOutcome = Literal["written", "there", "failed", "not here"]
 CheckOutcome = Literal["sound", "not there", "unusable", "unknown"]
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 
 class PushedResult(Struct, frozen=True):
@@ -90,10 +89,8 @@ def push_results(
     Results that the remote cache already has are uploaded only if `replace` is set. Raises EpbuildError. Raises Cancelled after
     `cancelled` is set.
     """
-    stop, warnings = cancelled or threading.Event(), list[Problem]()
-    with open_session(request, cancelled=stop, warn=warnings.append) as session:
-        found = session.survey()
-        remote = _require_remote(session.remote)
+    stop = cancelled or threading.Event()
+    with _open_remote(request, stop) as (session, remote, found, keys, warnings):
         here = session.surveyor.stored(found)
         sizes = {ident: sum(blob.size for blob in made.result.artifacts.values()) for ident, made in here.items()}
         done: dict[str, PushOutcome] = {}
@@ -108,7 +105,6 @@ def push_results(
 
         _run_each(here, push, stop, advance)
         _push_toolchains(session, remote)
-        keys = {ident: found.actions[ident].key for ident, action in found.plan.actions.items() if is_stored(action)}
         results = tuple(PushedResult(ident, key, done.get(ident, "not here"), sizes.get(ident, 0)) for ident, key in keys.items())
         counted = remote.statistics
         return Push(
@@ -116,7 +112,7 @@ def push_results(
             results,
             counted.sent_bytes,
             counted.seconds,
-            (*found.plan.warnings, *_select_general_warnings(warnings)),
+            (*found.plan.warnings, *warnings.values()),
         )
 
 
@@ -125,11 +121,8 @@ def check_results(request: Request, progress: ByteProgress, cancelled: threading
 
     Raises EpbuildError. Raises Cancelled after `cancelled` is set.
     """
-    stop, warnings = cancelled or threading.Event(), list[Problem]()
-    with open_session(request, cancelled=stop, warn=warnings.append) as session:
-        found = session.survey()
-        remote = _require_remote(session.remote)
-        keys = {ident: found.actions[ident].key for ident, action in found.plan.actions.items() if is_stored(action)}
+    stop = cancelled or threading.Event()
+    with _open_remote(request, stop) as (_, remote, found, keys, warnings):
         records = remote.look_up_all(COMPILE, filter(None, keys.values()))
         blobs = list(dict.fromkeys(blob for record in records.values() for blob in _list_blobs(record)))
         begin, total = remote.statistics.received_bytes, sum(blob.size for blob in blobs)
@@ -152,7 +145,7 @@ def check_results(request: Request, progress: ByteProgress, cancelled: threading
             results,
             counted.received_bytes,
             counted.seconds,
-            (*found.plan.warnings, *_select_general_warnings(warnings)),
+            (*found.plan.warnings, *warnings.values()),
         )
 
 
@@ -165,17 +158,27 @@ def _push_toolchains(session: Session, remote: RemoteCache) -> None:
                 remote.publish(TOOLCHAIN, key, record, session.surveyor.store)
 
 
-def _require_remote(remote: RemoteCache | None) -> RemoteCache:
-    if remote is None:
-        raise RecipeError(
-            Problem("EPB275", "no remote cache is configured", hint=f"Set `cache.remote` in the recipe, or set {REMOTE}.")
-        )
-    return remote
+@contextmanager
+def _open_remote(
+    request: Request, stop: threading.Event
+) -> Iterator[tuple[Session, RemoteCache, Survey, dict[str, str | None], dict[str, Problem]]]:
+    """Open a session with its remote cache. Yield both, the survey, the key of each stored action, and the warnings by code.
 
+    Only the last warning with each code is kept. EPB522 is not kept, because the outcomes already describe this problem.
+    """
+    warnings: dict[str, Problem] = {}
 
-def _select_general_warnings(warnings: Iterable[Problem]) -> list[Problem]:
-    """Return the last warning with each code, except for EPB522, because the outcomes already describe that problem."""
-    return list({problem.code: problem for problem in warnings if problem.code != "EPB522"}.values())
+    def warn(problem: Problem) -> None:
+        if problem.code != "EPB522":
+            warnings[problem.code] = problem
+
+    with open_session(request, cancelled=stop, warn=warn) as session:
+        found = session.survey()
+        if session.remote is None:
+            hint = f"Set `cache.remote` in the recipe, or set {REMOTE}."
+            raise RecipeError(Problem("EPB275", "no remote cache is configured", hint=hint))
+        keys = {ident: found.actions[ident].key for ident, action in found.plan.actions.items() if is_stored(action)}
+        yield session, session.remote, found, keys, warnings
 
 
 def _push_result(made: Made, remote: RemoteCache, surveyor: Surveyor, *, replace: bool) -> PushOutcome:
@@ -219,18 +222,12 @@ def _run_each(items: Iterable[T], act: Callable[[T], object], stop: threading.Ev
     """Call `act` for each item, concurrently. On an exception, such as KeyboardInterrupt, set `stop` to end the other calls."""
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="transfer")
     try:
-        waiting = [pool.submit(act, item) for item in items]
-        advance()
-        for future in waiting:
-            while True:
-                try:
-                    future.result(_POLL_SECONDS)
-                except TimeoutError:
-                    if future.done():
-                        raise
-                    advance()
-                else:
-                    break
+        waiting = {pool.submit(act, item) for item in items}
+        while waiting:
+            advance()
+            done, waiting = wait(waiting, timeout=_POLL_SECONDS)
+            for future in done:
+                future.result()
         advance()
     except BaseException:
         stop.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 
 from msgspec import Struct
 
@@ -98,12 +99,8 @@ class Workload(Struct, frozen=True):
 
 def list_workloads(request: Request, found: Survey, address: ClusterAddress) -> tuple[Workload, ...]:
     """Return the outstanding work, grouped by requirements, longest first. Raises EpbuildError if the scheduler is unreachable."""
-    executor = DaskExecutor(address, threading.Event())
-    try:
-        offers = executor.offers()
-    finally:
-        executor.close()
-    return list_workloads_on(offers, request, found)
+    with closing(DaskExecutor(address, threading.Event())) as executor:
+        return list_workloads_on(executor.offers(), request, found)
 
 
 def list_workloads_on(offers: Sequence[Offer], request: Request, found: Survey) -> tuple[Workload, ...]:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import entries_for, known_eps
@@ -56,51 +56,6 @@ class CompileAttempt(Struct, frozen=True):
     """Reason why compiling or opening the model failed, as a clause."""
     unfit: bool = False
     """True if this machine lacks the device or the driver."""
-
-
-class AttemptSetup(Struct, frozen=True):
-    """Environment and empty folder for an attempt. The event `cancelled` stops the attempt."""
-
-    environment: Environment
-    folder: Path
-    cancelled: threading.Event
-
-
-def attempt_target(recipe: Recipe, target: str, setup: AttemptSetup) -> CompileAttempt:
-    """Compile and open a small model for a target of a recipe. Raises EpbuildError, OSError, and Cancelled."""
-    source = setup.folder / f"{NAME}.onnx"
-    write_probe_model(source)
-    where = Position(str(recipe.file), 1, 1)
-    member = GroupMember(NAME, Reference(NAME, where), CompileSettings(), Expectation(fallback_nodes="any"))
-    group = GroupSpec(NAME, where, (member,), (Reference(target, where),), share_weights=False)
-    model = ModelSpec(NAME, where, str(source), where)
-    [planned] = make_plan(
-        dataclasses.replace(recipe, models={NAME: model}, groups={NAME: group}, outputs=())
-    ).session_groups.values()
-    return _compile_and_open(target, planned, setup)
-
-
-def attempt_entry(entry: EpEntry, setup: AttemptSetup) -> CompileAttempt | None:
-    """Compile and open a small model for the catalog's example target. Return None if the catalog has no example for the EP."""
-    if entry.start is None:
-        return None
-    return _compile_and_open(entry.start.example, plan_probe(Ability(entry), setup.environment, setup.folder), setup)
-
-
-def _compile_and_open(target: str, group: SessionGroup, setup: AttemptSetup) -> CompileAttempt:
-    opened = setup.folder / "opened"
-    opened.mkdir()
-    begin = time.monotonic()
-    found, compiled = compile_probe(group, setup.environment, setup.folder, setup.cancelled)
-    seconds = time.monotonic() - begin
-    if compiled is None:
-        return CompileAttempt(target, why=found.why, unfit=found.outcome == "cannot")
-    session = open_target_session(group.target, setup.environment, group.custom_ops, _SECONDS)
-    try:
-        failure = run_models([Load(NAME, compiled)], session, opened, setup.cancelled).failure
-    except EpbuildError as error:
-        return CompileAttempt(target, seconds, why=error.problems[0].message)
-    return CompileAttempt(target, seconds, failure is None, failure.message.rstrip(".") if failure is not None else "")
 
 
 class EpDevice(Struct, frozen=True):
@@ -194,7 +149,7 @@ class EpSurvey(Struct, frozen=True):
                 unmade = HealthCheck(
                     "toolchain", "note", f"{shown}: not provisioned yet; a build provisions it when needed", name=name
                 )
-                return ToolchainHealth(name, shown, unmade, eps=tuple(_make_unprovisioned(one) for one in asked))
+                return ToolchainHealth(name, shown, unmade, eps=tuple(map(_make_unprovisioned, asked)))
             environment = self.toolchains.prepare(spec, recipe.directory, needs.entries, locked, needs.packages)
             other = lock.check_toolchains([spec], {name: environment})
         except EpbuildError as error:
@@ -244,21 +199,50 @@ class EpSurvey(Struct, frozen=True):
         own = tuple(device for name, device in devices if name == entry.ep)
         limit = _find_limit(asked)
         emulated = bool(own) and all(device.type in entry.emulator_devices for device in own)
-        attempt = None
-        if not why and not limit and self.attempts:
-            with tempfile.TemporaryDirectory(prefix="epbuild-doctor-", ignore_cleanup_errors=True) as scratch:
-                attempt = self._attempt_compile(AttemptSetup(environment, Path(scratch), self.cancelled), asked, recipe)
+        attempt = self._attempt_compile(environment, asked, recipe) if self.attempts and not why and not limit else None
         known = entry.binary.read_callback
         return EpHealth(entry.ep, packages, own, why, limit=limit, attempt=attempt, emulated=emulated, read_callback=known)
 
-    def _attempt_compile(self, setup: AttemptSetup, asked: _RequestedEp, recipe: Recipe | None) -> CompileAttempt | None:
+    def _attempt_compile(self, environment: Environment, asked: _RequestedEp, recipe: Recipe | None) -> CompileAttempt | None:
+        """Compile and open a small model for the requested target, or else for the catalog's example target.
+
+        Return None if the catalog has no example for the EP.
+        """
+        target = (
+            asked.target.name
+            if asked.target is not None
+            else asked.entry.start.example
+            if asked.entry.start is not None
+            else None
+        )
+        if target is None:
+            return None
+        with tempfile.TemporaryDirectory(prefix="epbuild-doctor-", ignore_cleanup_errors=True) as scratch:
+            folder = Path(scratch)
+            try:
+                if recipe is not None and asked.target is not None:
+                    group = _plan_target_probe(recipe, target, folder)
+                else:
+                    group = plan_probe(Ability(asked.entry), environment, folder)
+                return self._compile_and_open(target, group, environment, folder)
+            except (EpbuildError, OSError) as error:
+                why = error.problems[0].message if isinstance(error, EpbuildError) else str(error)
+                return CompileAttempt(target, why=why)
+
+    def _compile_and_open(self, target: str, group: SessionGroup, environment: Environment, folder: Path) -> CompileAttempt:
+        begin = time.monotonic()
+        found, compiled = compile_probe(group, environment, folder, self.cancelled)
+        seconds = time.monotonic() - begin
+        if compiled is None:
+            return CompileAttempt(target, why=found.why, unfit=found.outcome == "cannot")
+        opened = folder / "opened"
+        opened.mkdir()
+        session = open_target_session(group.target, environment, group.custom_ops, _SECONDS)
         try:
-            if recipe is not None and asked.target is not None:
-                return attempt_target(recipe, asked.target.name, setup)
-            return attempt_entry(asked.entry, setup)
-        except (EpbuildError, OSError) as error:
-            why = error.problems[0].message if isinstance(error, EpbuildError) else str(error)
-            return CompileAttempt(asked.target.name if asked.target else "", why=why)
+            failure = run_models([Load(NAME, compiled)], session, opened, self.cancelled).failure
+        except EpbuildError as error:
+            return CompileAttempt(target, seconds, why=error.problems[0].message)
+        return CompileAttempt(target, seconds, failure is None, failure.message.rstrip(".") if failure is not None else "")
 
     def _list_devices(
         self, environment: Environment, asked: _RequestedEp | None
@@ -277,9 +261,22 @@ class EpSurvey(Struct, frozen=True):
             except EpbuildError as error:
                 return None, error.problems[0].message, []
         started = found.find_reports("started")
-        devices = [(str(report["ep"]), _read_device(report)) for report in found.find_reports("offered")]
+        devices = [(str(report["ep"]), convert(report, EpDevice)) for report in found.find_reports("offered")]
         why = found.failure.message.rstrip(".") if found.failure is not None else ""
         return (str(started[0]["onnxruntime"]) if started else None), why, devices
+
+
+def _plan_target_probe(recipe: Recipe, target: str, folder: Path) -> SessionGroup:
+    """Write a small model to a folder, and return its session group for a target of a recipe. Raises EpbuildError and OSError."""
+    source = folder / f"{NAME}.onnx"
+    write_probe_model(source)
+    where = Position(str(recipe.file), 1, 1)
+    member = GroupMember(NAME, Reference(NAME, where), CompileSettings(), Expectation(fallback_nodes="any"))
+    group = GroupSpec(NAME, where, (member,), (Reference(target, where),), share_weights=False)
+    model = ModelSpec(NAME, where, str(source), where)
+    probe = dataclasses.replace(recipe, models={NAME: model}, groups={NAME: group}, outputs=())
+    [planned] = make_plan(probe).session_groups.values()
+    return planned
 
 
 def _make_passed_check(name: str) -> HealthCheck:
@@ -289,10 +286,6 @@ def _make_passed_check(name: str) -> HealthCheck:
 
 def _format_removal_hint(folder: Path) -> str:
     return f"Remove {format_path(folder)}. The next build that needs the toolchain provisions it again."
-
-
-def _read_device(report: Any) -> EpDevice:
-    return EpDevice(report["type"], report["vendor"], dict(report["metadata"]))
 
 
 def _make_unprovisioned(asked: _RequestedEp) -> EpHealth:

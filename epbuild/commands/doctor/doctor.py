@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +65,13 @@ HealthListener = Callable[[HealthCheck], None]
 
 def run_checks(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
     """Run all checks, and return the results. Problems are part of the results and are not raised."""
-    found = _Found(listener)
+    found: list[HealthCheck] = []
+
+    def report(checks: Iterable[HealthCheck]) -> None:
+        for check in checks:
+            found.append(check)
+            listener(check)
+
     recipe, plan, checks = _check_recipe(request)
     with _open_pool() as (pool, cancelled):
         servers = None
@@ -75,35 +80,20 @@ def run_checks(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
             asked = Servers(choice, folder, request.machine.environment, request.cluster, request.insecure)
             servers = pool.submit(check_servers, asked)
         devices = pool.submit(_check_toolchains, request, recipe, plan, cancelled)
-        found.add(*check_machine(request.machine), _check_settings(), *_check_places(request), *checks)
-        found.add(*(servers.result() if servers is not None else ()))
+        report((*check_machine(request.machine), _check_settings(), *_check_places(request), *checks))
+        report(servers.result() if servers is not None else ())
         toolchains, more = devices.result()
-    found.add(*check_eps(toolchains, needed=plan is not None), *more)
-    return Diagnoses(tuple(found.checks), tuple(toolchains))
+    report((*check_eps(toolchains, needed=plan is not None), *more))
+    return Diagnoses(tuple(found), tuple(toolchains))
 
 
-def check_devices(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
+def check_devices(request: DoctorRequest) -> Diagnoses:
     """Check only toolchains and EPs, and return the results. Problems are part of the results and are not raised."""
-    found = _Found(listener)
     recipe, plan, checks = _check_recipe(request)
-    found.add(*(check for check in checks if check.state == "error"))
     with _open_pool() as (pool, cancelled):
         toolchains, more = pool.submit(_check_toolchains, request, recipe, plan, cancelled).result()
-    found.add(*check_eps(toolchains, needed=plan is not None), *more)
-    return Diagnoses(tuple(found.checks), tuple(toolchains))
-
-
-@dataclasses.dataclass
-class _Found:
-    """Collector of checks that forwards each check to the listener."""
-
-    listener: HealthListener
-    checks: list[HealthCheck] = dataclasses.field(default_factory=list)
-
-    def add(self, *checks: HealthCheck) -> None:
-        for check in checks:
-            self.checks.append(check)
-            self.listener(check)
+    errors = (check for check in checks if check.state == "error")
+    return Diagnoses((*errors, *check_eps(toolchains, needed=plan is not None), *more), tuple(toolchains))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -141,8 +142,5 @@ def _check_cluster(address: ClusterAddress | EpbuildError) -> HealthCheck:
 
 
 def _list_offers(address: ClusterAddress) -> tuple[Offer, ...]:
-    executor = DaskExecutor(address, threading.Event())
-    try:
+    with closing(DaskExecutor(address, threading.Event())) as executor:
         return tuple(executor.offers())
-    finally:
-        executor.close()

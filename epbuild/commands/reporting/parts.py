@@ -47,6 +47,14 @@ _Identity = Mapping[str, Any]
 """Facts about a toolchain that are part of action keys."""
 
 
+_NOTHING_COMPARED: Mapping[str, Any] = {
+    "figures": {},
+    "limits": {},
+    **dict.fromkeys(("samples", "evidence", "on", "reference")),
+}
+"""Fields of a `ReportedAccuracy` without a compared output."""
+
+
 def collect_identities(found: Survey) -> dict[str, _Identity]:
     """Return the known facts about each toolchain, by name."""
     known: dict[str, _Identity] = {}
@@ -209,25 +217,10 @@ def report_accuracy(action: Verification, result: VerificationResult) -> Iterato
                 output=f"metric {found.metric.name}",
                 outcome="failed" if found.missed else "passed",
                 reason="; ".join((found.text, *found.missed)),
-                figures={},
-                limits={},
-                samples=None,
-                evidence=None,
-                on=None,
-                reference="source",
+                **{**_NOTHING_COMPARED, "reference": "source"},
             )
         if (unjudged := result.unjudged_member(checked.name)) is not None:
-            yield row_of(
-                output=None,
-                outcome="unjudgeable",
-                reason=unjudged.reason,
-                figures={},
-                limits={},
-                samples=None,
-                evidence=None,
-                on=None,
-                reference=None,
-            )
+            yield row_of(output=None, outcome="unjudgeable", reason=unjudged.reason, **_NOTHING_COMPARED)
 
 
 def report_measurements(action: ModelMeasurement, result: MeasurementResult) -> Iterator[ReportedMeasurement]:
