@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epbuild.commands.bisect.search import find_first_failing, find_origin, find_smallest_failing, list_ancestors, list_nearest
+from epbuild.commands.bisect.search import find_failing_part, find_origin, get_max_compiles, list_ancestors, list_nearest
 
 
 @st.composite
@@ -28,19 +29,55 @@ def is_on_bad_path(node: int, last: int, parents: dict[int, list[int]], bad: set
     return node in reached
 
 
+def search(
+    parents: dict[int, list[int]], fails: Callable[[frozenset[int]], bool]
+) -> tuple[list[int], bool, list[frozenset[int]]]:
+    """Search a graph whose nodes fail together. Return the part, whether it is the smallest, and the probes that failed."""
+    nodes, probes, failed = list(parents), 1, [frozenset(parents)]
+
+    def probe(part: Sequence[int]) -> bool:
+        nonlocal probes
+        probes += 1
+        is_bad = fails(frozenset(part))
+        if is_bad:
+            failed.append(frozenset(part))
+        return is_bad
+
+    part, complete = find_failing_part(nodes, parents, probe, lambda: probes < get_max_compiles(len(nodes)))
+    assert probes <= (12 if len(nodes) <= 256 else 4 + math.ceil(math.log2(len(nodes))))
+    assert frozenset(part) == min(failed, key=len)
+    return part, complete, failed
+
+
+CHAIN = {node: [node - 1] if node else [] for node in range(200)}
+
+
 @given(st.integers(1, 5000), st.data())
-def test_the_smallest_failing_prefix_is_found(count: int, data: st.DataObject) -> None:
-    planted, probes = data.draw(st.integers(1, count)), []
+def test_a_failing_node_is_found_exactly(count: int, data: st.DataObject) -> None:
+    planted = data.draw(st.integers(0, count - 1))
+    part, complete, _ = search({node: [node - 1] if node else [] for node in range(count)}, lambda part: planted in part)
+    assert (part, complete) == ([planted], True)
 
-    def fails(size: int) -> bool:
-        probes.append(size)
-        return size >= planted
 
-    assert find_first_failing(count, fails) == planted
-    assert len(probes) <= math.ceil(math.log2(count))
-    probes.clear()
-    assert find_smallest_failing(count, fails) == planted
-    assert len(probes) <= 2 * math.ceil(math.log2(planted)) + 1
+@given(st.integers(0, 192), st.integers(1, 8))
+def test_a_short_pattern_is_narrowed_to_eight_nodes(begin: int, size: int) -> None:
+    planted = set(range(begin, begin + size))
+    part, complete, _ = search(CHAIN, planted.issubset)
+    assert planted.issubset(part)
+    assert len(part) <= 8
+    assert not complete or set(part) == planted
+
+
+@settings(max_examples=50)
+@given(graphs(), st.sets(st.integers(0, 59), min_size=1, max_size=6), st.randoms(use_true_random=False))
+def test_a_part_fails_and_contains_what_is_planted(parents: dict[int, list[int]], planted: set[int], random: Random) -> None:
+    planted &= set(parents)
+    part, complete, _ = search(parents, planted.issubset)
+    assert planted.issubset(part)
+    assert not complete or not planted or max(planted) == part[-1]
+    seed = random.random()  # a failure that is not monotone: any set fails or passes, always in the same way
+    part, _, failed = search(parents, lambda part: bool(Random(f"{seed}{sorted(part)}").getrandbits(1)))
+    assert frozenset(part) in failed
 
 
 @given(graphs(), st.sets(st.integers(0, 59), max_size=4), st.integers(1, 70))

@@ -11,28 +11,51 @@ Parents = Mapping[int, Sequence[int]]
 """Parents of each node, whose values the node reads."""
 
 
-def find_first_failing(count: int, fails: Callable[[int], bool]) -> int:
-    """Return the size of the smallest failing prefix, given that the prefix of size `count` fails.
+def get_max_compiles(nodes: int) -> int:
+    """Return the maximum number of compiles in a search of a failing part: 12 for up to 256 nodes, and one more for each doubling."""
+    return max(12, 4 + (nodes - 1).bit_length())
 
-    `fails` gets the size of a prefix. It is called at most ceil(log2(count)) times.
+
+def find_failing_part(
+    nodes: Sequence[int], parents: Parents, fails: Callable[[Sequence[int]], bool], may_probe: Callable[[], bool]
+) -> tuple[list[int], bool]:
+    """Return a small set of nodes that fails, given that all `nodes` fail together, and whether the search has finished.
+
+    First find the last node of the failure: the smallest failing prefix of `nodes` ends with it. This needs at most ceil(log2(n)) calls
+    of `fails` for n nodes, 8 for 200. Then add the nearest nodes to it (`find_smallest_failing`). The search ends early when `may_probe`
+    returns False. With `get_max_compiles` less the compile of all nodes, at least 3 calls remain for the second part.
+
+    `fails` need not be monotone: it has returned True for the returned nodes, unless they are all `nodes`. If it is monotone, a failure of
+    one node is found with one call in the second part, and a failure of up to 8 nearest nodes is narrowed to at most 8 nodes with two.
     """
-    return _narrow(0, count, fails)
+    passing, count = _narrow(0, len(nodes), lambda size: fails(nodes[:size]), may_probe)
+    if count - passing > 1:
+        return list(nodes[:count]), False
+    nearest = list_nearest(nodes[count - 1], nodes[:count], parents)
+    passing, size = find_smallest_failing(count, lambda size: fails(nearest[:size]), may_probe)
+    return sorted(nearest[:size]), size - passing == 1
 
 
-def find_smallest_failing(count: int, fails: Callable[[int], bool]) -> int:
-    """Return the same size as `find_first_failing`, with fewer calls if the size is small: at most 2 * ceil(log2(size)) + 1 calls."""
+def find_smallest_failing(count: int, fails: Callable[[int], bool], may_probe: Callable[[], bool]) -> tuple[int, int]:
+    """Return the largest passing and the smallest failing size that were found, given that `count` fails and 0 passes.
+
+    Sizes of 1, 8, 64 and so on are tried before others, because most failures are small. The sizes differ by 1 unless `may_probe`
+    returned False before.
+    """
     low, high = 0, 1
-    while high < count and not fails(high):
-        low, high = high, min(2 * high, count)
-    return _narrow(low, high, fails)
+    while high < count and may_probe():
+        if fails(high):
+            return _narrow(low, high, fails, may_probe)
+        low, high = high, 8 * high
+    return _narrow(low, count, fails, may_probe)
 
 
-def _narrow(low: int, high: int, fails: Callable[[int], bool]) -> int:
-    """Return the smallest failing size, given that the size `high` fails and the size `low` does not."""
-    while high - low > 1:
+def _narrow(low: int, high: int, fails: Callable[[int], bool], may_probe: Callable[[], bool]) -> tuple[int, int]:
+    """Halve the range between a passing and a failing size until they differ by 1, or until `may_probe` returns False."""
+    while high - low > 1 and may_probe():
         middle = (low + high) // 2
         low, high = (low, middle) if fails(middle) else (middle, high)
-    return high
+    return low, high
 
 
 def find_origin(last: int, parents: Parents, measure: Callable[[Sequence[int]], Iterable[int]], width: int) -> int:

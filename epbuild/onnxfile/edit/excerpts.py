@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 Arrays = Mapping[str, "np.ndarray[Any, Any]"]
+Types = Mapping[str, ValueInfoProto]
+"""Types and sizes of values, by the name of the value."""
 
 _SHAPES = ("Shape", "Size")
 _RANDOM = (
@@ -24,6 +26,8 @@ _RANDOM = (
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 _MAX_INLINE = 1 << 30
 """Maximum size of a model without external data. Protobuf's limit is twice as large."""
+_MAX_SHAPE_DATA = 1 << 16
+"""Maximum size of initializers whose values shape inference reads. Shapes and axes are far smaller."""
 
 
 class ModelGraph:
@@ -47,6 +51,12 @@ class ModelGraph:
         known = {*self.inputs, *self._weights, *self._sparse, *self._maker}
         self._reads = [[name for name in _list_reads(node) if name in known] for node in graph.node]
         self._constants = self._find_constants()
+        self._sized = {
+            index
+            for index in self._constants
+            if self.node(index).op_type in _SHAPES and not self._is_constant(self._reads[index])
+        }
+        """Constants that depend on the shape of a value that is not constant."""
         needed = self._find_needed(self.outputs)
         self.nodes = tuple(index for index in range(len(graph.node)) if index in needed and index not in self._constants)
         """Nodes that the outputs need, in topological order, without constants."""
@@ -70,22 +80,42 @@ class ModelGraph:
         return found[0] if len(found) == 1 else None
 
     def list_inner_values(self) -> list[str]:
-        """Return the names of all values that an excerpt may have as inputs, outputs or initializers, except the model's outputs."""
-        shapes = (index for index in sorted(self._constants) if self.node(index).op_type in _SHAPES)
-        names = (name for index in (*self.nodes, *shapes) for name in self.get_results(index))
-        return [name for name in names if name not in self.outputs]
+        """Return the names of the values that nodes compute, except the model's outputs."""
+        return [name for index in self.nodes for name in self.get_results(index) if name not in self.outputs]
 
-    def save_with_outputs(self, names: Iterable[str], path: Path, values: Arrays | None = None) -> None:
-        """Write a copy of the model with more outputs. Their types are those of `values`, or else are unknown."""
+    def infer_types(self) -> dict[str, ValueInfoProto]:
+        """Return the types of the values whose type and sizes ONNX can infer without running the model."""
+        model = ModelProto()
+        model.CopyFrom(self._model)
+        large = [tensor for tensor in self._weights.values() if tensor.ByteSize() > _MAX_SHAPE_DATA]
+        names = {tensor.name for tensor in large}
+        kept = [tensor for tensor in model.graph.initializer if tensor.name not in names]
+        del model.graph.initializer[:]
+        model.graph.initializer.extend(kept)
+        model.graph.value_info.extend(
+            helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims) for tensor in large
+        )
+        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        return {value.name: value for value in (*graph.input, *graph.value_info, *graph.output) if _has_sizes(value)}
+
+    def find_untyped(self, types: Types) -> str | None:
+        """Return the first value that an excerpt needs as an input but whose type is unknown, or None."""
+        read = {name for index in self.nodes for name in self._reads[index]}
+        return next(
+            (name for index in self.nodes for name in self.get_results(index) if name in read and name not in types), None
+        )
+
+    def save_with_outputs(self, names: Iterable[str], path: Path, types: Types | None = None) -> None:
+        """Write a copy of the model with more outputs. If `types` is None, their types are unknown."""
         model = ModelProto()
         model.CopyFrom(self._model)
         for name in names:
             if name not in self.outputs:
-                model.graph.output.append(ValueInfoProto(name=name) if values is None else _describe(name, values[name]))
+                model.graph.output.append(ValueInfoProto(name=name) if types is None else types[name])
         _save(model, path)
 
-    def save_excerpt(self, nodes: Collection[int], values: Arrays, path: Path) -> None:
-        """Write a model of some nodes. `values` has every value of the model, which determine the types of inputs and outputs."""
+    def save_excerpt(self, nodes: Collection[int], types: Types, path: Path) -> None:
+        """Write a model of some nodes. `types` has the types of all values that `find_untyped` considers."""
         chosen, constants, sized = set(nodes), set[int](), dict[str, Any]()
         waiting = sorted(chosen)
         inputs: dict[str, ValueInfoProto] = {}
@@ -95,14 +125,14 @@ class ModelGraph:
                 index = self._maker.get(name)
                 if name in self._weights or name in self._sparse:
                     weights[name] = self._weights.get(name)
-                elif index in self._constants and self.node(index).op_type in _SHAPES:
-                    sized[name] = numpy_helper.from_array(values[name], name)
+                elif index in self._sized:
+                    sized[name] = self._make_shape(index, types)
                 elif index in self._constants:
                     if index not in constants:
                         constants.add(index)
                         waiting.append(index)
                 elif index not in chosen:
-                    inputs[name] = _describe(name, values[name])
+                    inputs[name] = types[name]
         outside = {name for index in self.nodes if index not in chosen for name in self._reads[index]}
         inside = {name for index in chosen for name in self._reads[index]}
         outputs = [
@@ -114,7 +144,7 @@ class ModelGraph:
         graph = GraphProto(name="excerpt")
         graph.node.extend(self.node(index) for index in sorted(chosen | constants))
         graph.input.extend(inputs.values())
-        graph.output.extend(_describe(name, values[name]) for name in outputs if name in values)
+        graph.output.extend(types.get(name, ValueInfoProto(name=name)) for name in outputs)
         graph.initializer.extend([*(tensor for tensor in weights.values() if tensor is not None), *sized.values()])
         graph.sparse_initializer.extend(self._sparse[name] for name, tensor in weights.items() if tensor is None)
         model = ModelProto(ir_version=self._model.ir_version, producer_name="epbuild", graph=graph)
@@ -132,6 +162,17 @@ class ModelGraph:
                 found.add(index)
                 known.update(node.output)
         return found
+
+    def _is_constant(self, names: Iterable[str]) -> bool:
+        return all(name in self._weights or name in self._sparse or self._maker.get(name) in self._constants for name in names)
+
+    def _make_shape(self, index: int, types: Types) -> TensorProto:
+        """Return the result of a Shape or Size node."""
+        node, dims = self.node(index), types[self._reads[index][0]].type.tensor_type.shape.dim
+        sizes = np.array([dim.dim_value for dim in dims], np.int64)
+        chosen = {attribute.name: attribute.i for attribute in node.attribute}
+        value = sizes[chosen.get("start", 0) : chosen.get("end")] if node.op_type == "Shape" else sizes.prod()
+        return numpy_helper.from_array(np.asarray(value, np.int64), node.output[0])
 
     def _find_needed(self, names: Iterable[str]) -> set[int]:
         found: set[int] = set()
@@ -170,9 +211,19 @@ def _list_reads(node: NodeProto) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _describe(name: str, value: np.ndarray[Any, Any]) -> ValueInfoProto:
-    dtype = np.dtype(object) if value.dtype.kind == "U" else value.dtype
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), value.shape)
+def get_types(values: Arrays) -> dict[str, ValueInfoProto]:
+    """Return the types of arrays."""
+    types = {}
+    for name, value in values.items():
+        dtype = np.dtype(object) if value.dtype.kind == "U" else value.dtype
+        types[name] = helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), value.shape)
+    return types
+
+
+def _has_sizes(value: ValueInfoProto) -> bool:
+    """Return whether a value is a tensor of known type and sizes."""
+    tensor = value.type.tensor_type
+    return bool(tensor.elem_type) and tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
 
 
 def _save(model: ModelProto, path: Path) -> None:

@@ -20,7 +20,7 @@ from epbuild.verify.findings import Finding, Fitness, Outcome
 
 if TYPE_CHECKING:  # Import for types only: `verify` does not need doctor's checks.
     from epbuild.catalog.entries import EpEntry
-    from epbuild.commands.bisect.bisection import Bisection
+    from epbuild.commands.bisect.values import Bisection
     from epbuild.commands.doctor.devices import EpHealth, ToolchainHealth
     from epbuild.commands.doctor.doctor import Diagnoses
 
@@ -315,6 +315,8 @@ class BisectionDocument(Document, frozen=True, kw_only=True):
     """Number of nodes of the model, without constants."""
     part: tuple[PartNodeView, ...]
     """Nodes of the faulty part. Empty without a fault."""
+    complete: bool
+    """False if the search reached its maximum number of compiles, so that a smaller part may exist."""
     tensors: tuple[TensorView, ...]
     """Values before and after the first wrong node. Empty for other faults."""
     files: tuple[str, ...]

@@ -17,7 +17,7 @@ from epbuild.verify.findings import Finding, Outcome, format_sentence
 
 if TYPE_CHECKING:  # Import for types only: `verify` does not need doctor's checks.
     from epbuild.catalog.entries import EpEntry
-    from epbuild.commands.bisect.bisection import Bisection, TensorRow
+    from epbuild.commands.bisect.values import Bisection, TensorRow
     from epbuild.commands.doctor.devices import EpHealth
     from epbuild.commands.doctor.doctor import Diagnoses
     from epbuild.commands.doctor.health import HealthCheck, HealthState
