@@ -26,7 +26,6 @@ _FORMS = {
     "az": "az://<container>/<file>",
     "hf": "hf://<owner>/<repository>/<file>@<revision>",
 }
-_ALL_FORMS = {**_FORMS, "package": _PACKAGE_FORM}
 
 
 class BadAddress(BadText):
@@ -158,7 +157,7 @@ def parse_address(text: str) -> Address:
         message = "an address must not contain a user name or a password, because every manifest contains the address"
         raise BadAddress(message, f"Write {_FORMS[scheme]}.")
     if not text.isprintable() or " " in text:
-        raise _make_error(text, scheme, "contains a space or a control character")
+        raise make_address_error(text, _FORMS[scheme], "contains a space or a control character")
     match scheme:
         case "s3" | "gs" | "az":
             return _parse_object(text, scheme, rest)
@@ -169,41 +168,36 @@ def parse_address(text: str) -> Address:
 
 
 def _parse_web(text: str) -> WebAddress:
-    try:
-        parts = urlsplit(text)
-        reachable = bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        reachable = False
-    if not reachable:
-        raise _make_error(text, "https", "has no valid host")
+    if not has_host(text):
+        raise make_address_error(text, _FORMS["https"], "has no valid host")
     if "#" in text:
-        raise _make_error(text, "https", "has a fragment ('#'), which does not name a file")
+        raise make_address_error(text, _FORMS["https"], "has a fragment ('#'), which does not name a file")
     if not text.isascii():
-        raise _make_error(text, "https", "contains non-ASCII characters, which must be percent-encoded")
-    _check_path(text, "https", unquote(parts.path).removeprefix("/"))
+        raise make_address_error(text, _FORMS["https"], "contains non-ASCII characters, which must be percent-encoded")
+    _check_path(text, _FORMS["https"], unquote(urlsplit(text).path).removeprefix("/"))
     return WebAddress(text)
 
 
 def _parse_object(text: str, scheme: Literal["s3", "gs", "az"], rest: str) -> ObjectAddress:
     bucket, _, key = rest.partition("/")
     if not BUCKET.fullmatch(bucket):
-        raise _make_error(text, scheme, "does not name a bucket")
-    _check_path(text, scheme, key)
+        raise make_address_error(text, _FORMS[scheme], "does not name a bucket")
+    _check_path(text, _FORMS[scheme], key)
     return ObjectAddress(scheme, bucket, key)
 
 
 def _parse_hub(text: str, rest: str) -> HubAddress:
     place, _, revision = rest.rpartition("@")
     if not revision or not place:
-        raise _make_error(text, "hf", "has no revision")
+        raise make_address_error(text, _FORMS["hf"], "has no revision")
     owner, _, more = place.partition("/")
     name, _, file = more.partition("/")
     if not file:
-        raise _make_error(text, "hf", "does not name a file in a repository")
+        raise make_address_error(text, _FORMS["hf"], "does not name a file in a repository")
     repository = f"{owner}/{name}"
     if not _REPOSITORY.fullmatch(repository):
-        raise _make_error(text, "hf", f"has an invalid repository name {quote_text(repository)}")
-    _check_path(text, "hf", file)
+        raise make_address_error(text, _FORMS["hf"], f"has an invalid repository name {quote_text(repository)}")
+    _check_path(text, _FORMS["hf"], file)
     return HubAddress(repository, file, revision)
 
 
@@ -215,16 +209,26 @@ def _parse_package(text: str) -> PackageAddress:
         raise BadAddress(message, f"Write {_PACKAGE_FORM}, with one version.")
     if not file.isprintable():
         raise BadAddress(f"{quote_text(text)} contains a control character", f"Write {_PACKAGE_FORM}.")
-    _check_path(text, "package", file)
+    _check_path(text, _PACKAGE_FORM, file)
     return PackageAddress(requirement.distribution, requirement.version, file)
 
 
-def _check_path(text: str, scheme: str, path: str) -> None:
+def _check_path(text: str, form: str, path: str) -> None:
     if not path or path.endswith("/"):
-        raise _make_error(text, scheme, "does not name a file")
+        raise make_address_error(text, form, "does not name a file")
     if any(part in ("", ".", "..") for part in path.split("/")):
-        raise _make_error(text, scheme, "does not name a file: part of the path is empty, '.' or '..'")
+        raise make_address_error(text, form, "does not name a file: part of the path is empty, '.' or '..'")
 
 
-def _make_error(text: str, scheme: str, reason: str) -> BadAddress:
-    return BadAddress(f"{quote_text(text.partition('?')[0])} {reason}", f"Write {_ALL_FORMS[scheme]}.")
+def has_host(url: str) -> bool:
+    """Return whether a URL has a host, and no invalid port."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def make_address_error(text: str, form: str, reason: str) -> BadAddress:
+    """Return the error for an address whose form should be `form`. The message omits the query, which may contain a secret."""
+    return BadAddress(f"{quote_text(text.partition('?')[0])} {reason}", f"Write {form}.")

@@ -23,7 +23,7 @@ from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.nodes import MAX_NODES, MappingNode, ScalarNode, drop_keys, merge_nodes, prune_paths
 from epbuild.recipe.paths import is_same, use_slashes
 from epbuild.recipe.problems import CANNOT_READ, SYNTAX, TEMPLATE, TOO_LARGE, UNKNOWN_KEY, WRONG_VALUE, quote_text
-from epbuild.recipe.schema import validate_key
+from epbuild.recipe.schema import validate_raw
 from epbuild.recipe.source import MAX_BYTES, read
 
 MAX_FILE_DEPTH = 10
@@ -98,7 +98,7 @@ class _Composer:
     def _read_named_files(self, path: Path, root: MappingNode) -> Iterator[tuple[str, Position]]:
         """Yield the files that a file extends or includes. Later files override earlier files."""
         violations = [
-            found for key in (_EXTENDS, _INCLUDE) if key in root.entries for found in validate_key(key, root.entries[key].node)
+            found for key in (_EXTENDS, _INCLUDE) if key in root.entries for found in validate_raw((key,), root.entries[key].node)
         ]
         self.problems += [violation.problem for violation in violations]
         fields = MappingReader(prune_paths(root, [violation.path for violation in violations]), self.problems, path)

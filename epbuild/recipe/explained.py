@@ -30,6 +30,7 @@ from epbuild.recipe.nodes import (
     ScalarNode,
     SequenceNode,
     get_items,
+    get_node,
     make_scalar,
     make_sequence,
     prune_paths,
@@ -222,8 +223,7 @@ def _find_named_files(step: PrepareStep) -> Iterator[ScalarNode]:
     if step.kind not in BUILT_IN or not isinstance(step.options, MappingNode):
         return
     for option in get_preparation(step.kind).files:
-        entry = step.options.entries.get(option)
-        node = entry.node if entry is not None else None
+        node = get_node(step.options.entries, option)
         for item in get_items(node) or (node,):
             if isinstance(item, ScalarNode):
                 yield item

@@ -135,6 +135,14 @@ class MappingReader:
             (item.value, item.where) for item in self.items(key) if isinstance(item, ScalarNode) and isinstance(item.value, str)
         ]
 
+    def words(self, key: str) -> tuple[Setting, ...]:
+        """Return the program and the arguments in a list."""
+        return tuple(
+            Setting(item.value, item.where, item.where)
+            for item in self.items(key)
+            if isinstance(item, ScalarNode) and item.value is not None
+        )
+
     def numbers(self, key: str) -> list[float]:
         """Return the numbers of a list."""
         return [float(number) for item in self.items(key) if (number := self._read_number(item, "number")) is not None]

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from epbuild.core.errors import Position, Problem
-from epbuild.recipe import measuring, models
+from epbuild.recipe import models
 from epbuild.recipe.fields import MappingReader
-from epbuild.recipe.measuring import read_figure_limits, read_measure
 from epbuild.recipe.model import (
     CompileSettings,
     Expectation,
@@ -20,13 +19,13 @@ from epbuild.recipe.model import (
     Reference,
     Setting,
 )
-from epbuild.recipe.models import overlay_choice, read_verify
+from epbuild.recipe.models import overlay_choice, read_figure_limits, read_measure, read_verify
 from epbuild.recipe.names import name_problem
 from epbuild.recipe.nodes import MappingNode, ScalarNode, SequenceNode, merge_nodes, render
 from epbuild.recipe.problems import MISSING_KEY
 from epbuild.recipe.template import substitute
 
-LATER = {**dict.fromkeys(("file", "node_name_prefix"), ("model",)), **models.LATER, **measuring.LATER}
+LATER = {**dict.fromkeys(("file", "node_name_prefix"), ("model",)), **models.LATER, **models.MEASURE_LATER}
 """Keys of a group whose templates contain names that are substituted later, such as the name of each model."""
 
 

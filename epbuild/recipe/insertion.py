@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from epbuild.core.errors import Position, Problem, RecipeError
 from epbuild.recipe.names import is_glob, name_of_text
-from epbuild.recipe.nodes import Node, ScalarNode, SequenceNode, get_entries, to_plain
+from epbuild.recipe.nodes import Node, ScalarNode, SequenceNode, get_entries, get_node, to_plain
 from epbuild.recipe.problems import BAD_NAME, quote_text
 from epbuild.recipe.source import LINE_BREAK, read
 from epbuild.recipe.yaml_text import format_flow, format_scalar
@@ -41,8 +41,7 @@ def insert_definition(content: bytes, file: str, section: str, definition: Defin
     inserted without changing other values.
     """
     root = read(content, file).root
-    entry = root.entries.get(section)
-    node = entry.node if entry is not None else None
+    node = get_node(root.entries, section)
     if node is not None:
         _check_section(section, node, definition)
     value = definition.read_value()

@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Argument, Position, Problem, RecipeError
-from epbuild.recipe import groups, measuring, models, outputs
-from epbuild.recipe.cache import find_environment_problems, read_cache
+from epbuild.recipe import groups, models, outputs
 from epbuild.recipe.compose import compose, hash_texts
 from epbuild.recipe.defaults import write_out
 from epbuild.recipe.fields import MappingReader
@@ -38,8 +37,8 @@ from epbuild.recipe.nodes import (
 from epbuild.recipe.outputs import read_output
 from epbuild.recipe.problems import BAD_NAME, TOO_LARGE, WRONG_VALUE, format_choices, quote_text
 from epbuild.recipe.remote_address import CacheChoice
-from epbuild.recipe.schema import validate, validate_sections
-from epbuild.recipe.targets import read_target, read_toolchain
+from epbuild.recipe.schema import validate, validate_raw
+from epbuild.recipe.targets import find_environment_problems, read_cache, read_target, read_toolchain
 from epbuild.recipe.template import TemplateNames, resolve_templates
 from epbuild.recipe.variables import Override, read_overrides, read_variables
 
@@ -105,7 +104,7 @@ class _Assembler:
     """
 
     def __init__(self, file: Path, root: MappingNode, environment: Mapping[str, str], overrides: Mapping[str, Override]) -> None:
-        violations = validate_sections(root)
+        violations = validate_raw((), root)
         self.problems = [violation.problem for violation in violations]
         self._file = file
         # Paths of the sections and definitions that are skipped entirely.
@@ -271,7 +270,7 @@ class _Assembler:
             rows = self._expand_matrix(("targets", base, "matrix"), matrix, pattern.size, names)
         for row in rows:
             mine = names.with_values({f"matrix.{axis}": value for axis, value in row.values.items()}) if row.values else names
-            node, is_whole = self._resolve_definition(("targets", base), pattern, mine, measuring.LATER)
+            node, is_whole = self._resolve_definition(("targets", base), pattern, mine, models.MEASURE_LATER)
             if node is not None:
                 yield row, self._root.of(node), is_whole
             else:

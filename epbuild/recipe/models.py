@@ -1,8 +1,8 @@
-"""Reader of models, with their preparations and verification settings."""
+"""Reader of models, preparations, verifications and measurements."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -13,14 +13,14 @@ from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.model import (
     CommandChoice,
     MadeInputs,
+    MeasureChoice,
     MetricChoice,
     ModelSpec,
     PrepareStep,
     Reference,
-    Setting,
     VerifyChoice,
 )
-from epbuild.recipe.nodes import MappingNode, Node, Scalar, ScalarNode, SequenceNode
+from epbuild.recipe.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from epbuild.recipe.paths import find_package_file, is_remote, use_slashes
 from epbuild.recipe.problems import WRONG_VALUE
 
@@ -32,6 +32,8 @@ BUILT_IN: Final = ("quantize", "float16", "simplify", "infer_shapes", "opset", "
 """Kinds of preparation that have a built-in script. The catalog defines their options."""
 LATER: Final = {RUN: ("in", "out", "model")}
 """Template names that only the arguments of a command may use."""
+MEASURE_LATER: Final = {"command": ("in", "out", "facts", "model")}
+"""Template names that only the arguments of a command of `measure` may use."""
 
 
 def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
@@ -110,20 +112,13 @@ def _read_preparation(fields: MappingReader) -> PrepareStep:
         kind=kind,
         where=entry.name_where if entry is not None else fields.where,
         toolchain=fields.reference("toolchain"),
-        command=tuple(_read_command(fields)) if kind == RUN else (),
+        command=fields.words(RUN) if kind == RUN else (),
         options=entry.node if entry is not None and kind != RUN else None,
         files=fields.paths("files"),
         environment=fields.settings("environment"),
         timeout=fields.number("timeout"),
         memory=fields.size("memory"),
     )
-
-
-def _read_command(fields: MappingReader) -> Iterator[Setting]:
-    for item in fields.items(RUN):
-        value: Scalar | None = item.value if isinstance(item, ScalarNode) else None
-        if value is not None:
-            yield Setting(value, item.where, item.where)
 
 
 def read_verify(owner: MappingReader) -> VerifyChoice | None:
@@ -148,9 +143,7 @@ def read_verify(owner: MappingReader) -> VerifyChoice | None:
         unjudged=unjudged,
         device=device,
         metric=_read_metric(fields.mapping("metric")) if "metric" in fields.entries else None,
-        command=CommandChoice(command.where, tuple(_read_command(command)), command.paths("files"))
-        if "command" in fields.entries
-        else None,
+        command=CommandChoice(command.where, command.words(RUN), command.paths("files")) if "command" in fields.entries else None,
     )
 
 
@@ -159,7 +152,7 @@ def _read_metric(fields: MappingReader) -> MetricChoice:
         name: {metric: fields.mapping(name).number(metric) or 0.0 for metric in fields.mapping(name).entries}
         for name in ("min", "max", "max_drop", "max_rise")
     }
-    return MetricChoice(fields.where, tuple(_read_command(fields)), fields.paths("files"), **limits)
+    return MetricChoice(fields.where, fields.words(RUN), fields.paths("files"), **limits)
 
 
 def overlay_choice(own: VerifyChoice | None, base: VerifyChoice | None) -> VerifyChoice | None:
@@ -204,3 +197,31 @@ def _read_generated_inputs(fields: MappingReader) -> MadeInputs:
         ranges=found,
         places={name: entry.name_where for name, entry in ranges.entries.items()},
     )
+
+
+def read_measure(owner: MappingReader) -> MeasureChoice | None:
+    """Read the key `measure` of a target or a group. Return None if the key is absent."""
+    if "measure" not in owner.entries:
+        return None
+    fields = owner.mapping("measure")
+    on: Any = fields.text("on")
+    return MeasureChoice(
+        where=fields.where,
+        command=fields.words("command"),
+        files=fields.paths("files"),
+        environment=fields.settings("environment"),
+        timeout=fields.number("timeout"),
+        on=on or "device",
+        runs=fields.integer("runs") or MeasureChoice._field_defaults["runs"],
+    )
+
+
+def read_figure_limits(expect: MappingReader) -> tuple[tuple[str, float], ...]:
+    """Read the limits on measured figures in `expect`. A single number of `latency_ms` limits the median."""
+    latency = expect.expand_shorthand(expect.entries["latency_ms"].node, "p50") if "latency_ms" in expect.entries else None
+    read = {
+        "load_ms": expect.number("load_ms"),
+        **{f"latency_ms.{name}": latency.number(name) for name in ("first", "p50", "p95") if latency is not None},
+        "peak_memory": expect.size("peak_memory"),
+    }
+    return tuple((name, limit) for name, limit in read.items() if limit is not None)

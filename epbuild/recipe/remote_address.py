@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from epbuild.core.errors import Position, suggest_nearest
-from epbuild.recipe.address import BUCKET, BadAddress
+from epbuild.recipe.address import BUCKET, BadAddress, has_host, make_address_error
 from epbuild.recipe.paths import SCHEME
 from epbuild.recipe.problems import format_choices, quote_text
 
@@ -108,21 +108,14 @@ def parse_remote(text: str) -> RemoteAddress:
         )
         raise BadAddress(message, hint)
     if not text.isascii() or not text.isprintable() or any(character in text for character in ' ?#"<>\\'):
-        raise _make_error(
-            text, scheme, "contains a query, a space or another character that is not allowed in the address of a cache"
-        )
+        reason = "contains a query, a space or another character that is not allowed in the address of a cache"
+        raise make_address_error(text, _FORMS[scheme], reason)
     if any(part in (".", "..") for part in path.split("/")) or "//" in path:
-        raise _make_error(text, scheme, "contains a part that is empty, '.' or '..'")
+        raise make_address_error(text, _FORMS[scheme], "contains a part that is empty, '.' or '..'")
     if scheme in ("s3", "gs", "az") and not BUCKET.fullmatch(server):
-        raise _make_error(text, scheme, "does not name a bucket")
-    try:
-        reachable = bool(urlsplit(text).hostname) and urlsplit(text).port != 0
-    except ValueError:
-        reachable = False
-    if not reachable:
-        raise _make_error(text, scheme, "has no valid host" if scheme in ("http", "https") else "does not name a bucket")
+        raise make_address_error(text, _FORMS[scheme], "does not name a bucket")
+    if not has_host(text):
+        raise make_address_error(
+            text, _FORMS[scheme], "has no valid host" if scheme in ("http", "https") else "does not name a bucket"
+        )
     return RemoteAddress(scheme, text.rstrip("/"))  # type: ignore[arg-type] # the scheme is a key of `_FORMS`
-
-
-def _make_error(text: str, scheme: str, reason: str) -> BadAddress:
-    return BadAddress(f"{quote_text(text.partition('?')[0])} {reason}", f"Write {_FORMS[scheme]}.")

@@ -10,7 +10,7 @@ names for enumeration values or for mapping keys, from other tools or from earli
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -49,13 +49,12 @@ _SECTIONS = ("toolchains", "models", "targets", "groups", "outputs")
 """Sections that contain definitions."""
 
 
-def validate_sections(root: MappingNode) -> list[Violation]:
-    """Return the violations in all parts of a recipe except its definitions."""
-    document = to_plain(root)
-    if _conforms(document, ()):
-        return []
-    errors = _make_validator(()).iter_errors(document)
-    return list(dict.fromkeys(found for error in errors for found in _convert_error(error, root, ())))
+def validate_raw(path: KeyPath, node: Node) -> list[Violation]:
+    """Return the violations in a top-level key, before templates are substituted.
+
+    The empty path stands for the whole recipe, except its definitions.
+    """
+    return _convert_errors(_find_errors(node, path), node, path)
 
 
 def validate(path: KeyPath, node: Node, *, unresolved: bool = False) -> list[Violation]:
@@ -65,23 +64,16 @@ def validate(path: KeyPath, node: Node, *, unresolved: bool = False) -> list[Vio
     invalid, `unresolved` is set. Then, return no violations if a text with an invalid template violates the schema, because the value of
     this template may determine which other values are valid.
     """
-    part = (path[0], *path[2:])
-    document = to_plain(node)
-    if _conforms(document, part):
-        return []
-    errors = list(_make_validator(part).iter_errors(document))
+    errors = _find_errors(node, (path[0], *path[2:]))
     if unresolved and any(map(_has_template, errors)):
         return []
     sound = (error for error in errors if not _is_for_planner(error) and not _is_for_reader(error, node))
-    return list(dict.fromkeys(found for error in sound for found in _convert_error(error, node, path)))
+    return _convert_errors(sound, node, path)
 
 
-def validate_key(key: str, node: Node) -> list[Violation]:
-    """Return the violations in the value of a top-level key that is read before templates are substituted."""
+def _find_errors(node: Node, part: KeyPath) -> list[SchemaError]:
     document = to_plain(node)
-    if _conforms(document, (key,)):
-        return []
-    return [found for error in _make_validator((key,)).iter_errors(document) for found in _convert_error(error, node, (key,))]
+    return [] if _conforms(document, part) else list(_make_validator(part).iter_errors(document))
 
 
 @cache
@@ -176,6 +168,10 @@ def _is_for_reader(error: SchemaError, root: Node) -> bool:
         return False
     node = locate(root, tuple(error.absolute_path))
     return isinstance(node, ScalarNode) and "${" in node.written
+
+
+def _convert_errors(errors: Iterable[SchemaError], root: Node, path: KeyPath) -> list[Violation]:
+    return list(dict.fromkeys(found for error in errors for found in _convert_error(error, root, path)))
 
 
 def _convert_error(error: SchemaError, root: Node, above: KeyPath) -> Iterator[Violation]:

@@ -23,6 +23,7 @@ from epbuild.recipe.nodes import (
     ScalarNode,
     SequenceNode,
     get_entries,
+    get_node,
     get_text,
     make_mapping,
     make_scalar,
@@ -168,8 +169,7 @@ class _Entry(NamedTuple):
 
 
 def _write_out_group(group: Node, models: Sequence[str], parts: Parts) -> Node:
-    models_entry = get_entries(group).get("models")
-    listed = models_entry.node if models_entry is not None else None
+    listed = get_node(get_entries(group), "models")
     if not isinstance(group, MappingNode) or not isinstance(listed, SequenceNode):
         return group
     compiled = not _is_none(group.entries.get("compile"))

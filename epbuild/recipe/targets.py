@@ -1,18 +1,26 @@
-"""Reader of targets and toolchains."""
+"""Reader of targets, toolchains and the section `cache`."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
-from epbuild.core.errors import Position, Problem
-from epbuild.recipe.fields import MappingReader
-from epbuild.recipe.measuring import read_measure
-from epbuild.recipe.model import DeviceChoice, EpChoice, Reference, Setting, Target, ToolchainSpec
-from epbuild.recipe.paths import is_library_path, use_slashes
-from epbuild.recipe.problems import WRONG_VALUE, quote_text
-from epbuild.recipe.requirement import is_requirement, read_requirement
+from msgspec.structs import replace
 
+from epbuild.core.errors import Position, Problem
+from epbuild.recipe.address import BadAddress
+from epbuild.recipe.fields import MappingReader
+from epbuild.recipe.model import DeviceChoice, EpChoice, Reference, Setting, Target, ToolchainSpec
+from epbuild.recipe.models import read_measure
+from epbuild.recipe.nodes import KeyedNode, Node, ScalarNode, get_entries
+from epbuild.recipe.paths import is_library_path, use_slashes
+from epbuild.recipe.problems import TEMPLATE, WRONG_VALUE, quote_text
+from epbuild.recipe.remote_address import PUBLIC_KEY, CacheChoice, RemoteAddress, parse_remote
+from epbuild.recipe.requirement import is_requirement, read_requirement
+from epbuild.recipe.template import find_variables
+
+_KEY_FORM = "`epbuild cache key` creates a key pair. Write its public key here: 'ed25519:' and 44 characters of Base64."
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
@@ -112,3 +120,49 @@ def _find_custom_ops_problem(text: str, where: Position) -> Problem | None:
             f"Write the import name of the package, such as {quote_text(imported)}, or the path of a library, such as './{text}'."
         )
     return Problem(WRONG_VALUE, message, where, hint)
+
+
+def read_cache(fields: MappingReader) -> CacheChoice:
+    """Read the `cache` section. Skip invalid values, and add a problem for each of them."""
+    trust: list[str] = []
+    for key, where in fields.texts("trust"):
+        if PUBLIC_KEY.fullmatch(key):
+            trust.append(key)
+        else:  # the message does not quote the key, because it may be a secret key
+            fields.problems.append(Problem(WRONG_VALUE, "invalid public key", where, _KEY_FORM))
+    return CacheChoice(fields.where, _read_remote(fields), tuple(dict.fromkeys(trust)))
+
+
+def find_environment_problems(cache: Node, variables: Mapping[str, KeyedNode]) -> list[Problem]:
+    """Return a problem if the address of the remote cache contains an environment variable.
+
+    The environment variable may be in the address itself or in one of the recipe's `variables`. This check prevents an untrusted
+    recipe from sending any environment variable to any server.
+    """
+    remote = get_entries(cache).get("remote")
+    if remote is None:
+        return []
+    named = _find_names(remote.node)
+    through = (variables[name.removeprefix("vars.")].node for name in named if name.removeprefix("vars.") in variables)
+    if not any(name.startswith("env.") for name in named.union(*map(_find_names, through))):
+        return []
+    message = "the address of a remote cache must not contain an environment variable"
+    hint = "Write the full address, or set EPBUILD_REMOTE_CACHE instead."
+    return [Problem(TEMPLATE, message, remote.node.where, hint)]
+
+
+def _find_names(node: Node) -> frozenset[str]:
+    """Return the names that the template in a node refers to."""
+    return find_variables(node.value) if isinstance(node, ScalarNode) and isinstance(node.value, str) else frozenset()
+
+
+def _read_remote(fields: MappingReader) -> RemoteAddress | None:
+    text, where = fields.text("remote"), fields.where_of("remote")
+    if not text:
+        return None
+    try:
+        address = parse_remote(text)
+    except BadAddress as error:
+        fields.problems.append(Problem(WRONG_VALUE, error.message, where, error.hint))
+        return None
+    return replace(address, text=fields.rebased(text, where).name) if address.is_directory else address
