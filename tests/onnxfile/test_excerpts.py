@@ -54,4 +54,7 @@ def test_a_value_whose_size_depends_on_data_is_untyped(tmp_path: Path) -> None:
     model.graph.output[0].name = "z"
     onnx.save(model, tmp_path / "model.onnx")
     graph = ModelGraph(tmp_path / "model.onnx", {"batch": 1})
-    assert graph.find_untyped(graph.infer_types()) == "places"
+    types = graph.infer_types()
+    assert graph.find_untyped(types) == "places"
+    [*_, gather] = graph.nodes
+    assert [graph.node(index).op_type for index in graph.add_untyped([gather], types)] == ["NonZero", "Transpose", "GatherND"]

@@ -23,68 +23,58 @@ if TYPE_CHECKING:
 def explain_failure(case: Case, error: EpbuildError) -> Bisection:
     """Find the smallest part that fails like the whole model, which failed with `error`."""
     graph, prober, problem = case.graph, case.prober, error.problems[0]
-    reason = problem.reason or problem.message
-    try:
-        types = _find_types(case)
-    except EpbuildError as cause:
-        if not is_fault(cause):
-            raise
-        found = cause.problems[0]
-        message = f"the model does not compile ({reason}), and the part at fault cannot be searched: {found.message}"
-        raise type(cause)(replace(found, message=message)) from cause
+    types, untyped = _find_types(case)
 
     def fails(nodes: Sequence[int]) -> bool:
-        return prober.fails(case.save(nodes, types), case.describe_end(len(nodes), max(nodes)), error)
+        part = graph.add_untyped(nodes, types)
+        return prober.fails(case.save(part, types), case.describe_end(len(part), part[-1]), error)
 
-    part, complete = find_failing_part(graph.nodes, graph.parents, fails, case.may_compile)
+    found, complete = find_failing_part(graph.nodes, graph.parents, fails, case.may_compile)
+    part = graph.add_untyped(found, types)
+    advice = [problem.hint.partition("See the whole log")[0].strip()] if problem.hint else []
+    if part != found:
+        advice.append(
+            f"A smaller part was not compiled, because the CPU EP cannot run the model to find the sizes of '{untyped}'."
+        )
     bisection = case.conclude(
         "compile",
         f"{case.count(len(part))} cannot be compiled for {prober.title}",
         part,
         complete=complete,
-        advice=[problem.hint.partition("See the whole log")[0].strip()] if problem.hint else [],
+        advice=advice,
         files=case.write_part(part, types),
     )
-    return replace(bisection, reason=reason)
+    return replace(bisection, reason=problem.reason or problem.message)
 
 
 def explain_fallback(case: Case, outside: FallbackNodes) -> Bisection:
     """List all nodes that the EPs did not take. The written model has only the first of them."""
-    prober = case.prober
-    found = (case.graph.find_node(left.node, left.operator) for left in outside.nodes)
+    prober, graph = case.prober, case.graph
+    found = (graph.find_node(left.node, left.operator) for left in outside.nodes)
     first = sorted(index for index in found if index is not None)[:1]
+    types, _ = _find_types(case)
     advice = [text for group in outside.groups for text in find_advice(prober.group.target, prober.member, group)]
     bisection = case.conclude(
         "fallback",
         f"{prober.title} does not take {case.count(outside.count)}",
         advice=list(dict.fromkeys(advice)),
-        files=_write_if_possible(case, first) if first else (),
+        files=case.write_part(graph.add_untyped(first, types), types) if first else (),
     )
     part = tuple(PartNode(left.node, left.operator, "", left.reason) for left in outside.nodes)
     return replace(bisection, part=part, reason=f"the EP logged: {outside.why}" if outside.reasons else "")
 
 
-def _write_if_possible(case: Case, part: Sequence[int]) -> tuple[str, ...]:
-    """Write a part of the model, unless the sizes of its inputs are unknown."""
-    try:
-        return case.write_part(part, _find_types(case))
-    except EpbuildError as error:
-        if not is_fault(error):
-            raise
-        return ()
+def _find_types(case: Case) -> tuple[Types, str | None]:
+    """Return the types and sizes of values, and the first value of unknown type, or None.
 
-
-def _find_types(case: Case) -> Types:
-    """Return the types and sizes of all values: inferred by ONNX, or else from a run on the CPU EP. Raises EpbuildError if both fail."""
+    ONNX infers them. If it cannot, they are taken from a run on the CPU EP, unless that fails too.
+    """
     types = case.graph.infer_types()
     untyped = case.graph.find_untyped(types)
-    if untyped is None:
-        return types
-    try:
-        return {**types, **get_types(case.capture(case.load_samples()[0]))}
-    except EpbuildError as error:
-        if not is_fault(error):
-            raise
-        problem = error.problems[0]
-        message = f"the size of the value '{untyped}' is known only from a run on the CPU EP, but {problem.message}"
-        raise type(error)(replace(problem, message=message)) from error
+    if untyped is not None:
+        try:
+            return {**types, **get_types(case.capture(case.load_samples()[0]))}, None
+        except EpbuildError as error:
+            if not is_fault(error):
+                raise
+    return types, untyped

@@ -84,7 +84,7 @@ class ModelGraph:
         return [name for index in self.nodes for name in self.get_results(index) if name not in self.outputs]
 
     def infer_types(self) -> dict[str, ValueInfoProto]:
-        """Return the types of the values whose type and sizes ONNX can infer without running the model."""
+        """Return the types of the inputs, and of all values whose type and sizes ONNX can infer without running the model."""
         model = ModelProto()
         model.CopyFrom(self._model)
         large = [tensor for tensor in self._weights.values() if tensor.ByteSize() > _MAX_SHAPE_DATA]
@@ -96,14 +96,26 @@ class ModelGraph:
             helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims) for tensor in large
         )
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-        return {value.name: value for value in (*graph.input, *graph.value_info, *graph.output) if _has_sizes(value)}
+        return {**self.inputs, **{value.name: value for value in (*graph.value_info, *graph.output) if _has_sizes(value)}}
 
     def find_untyped(self, types: Types) -> str | None:
-        """Return the first value that an excerpt needs as an input but whose type is unknown, or None."""
-        read = {name for index in self.nodes for name in self._reads[index]}
+        """Return the first value of unknown type that nodes read, or None."""
+        read = {name for names in self._reads for name in names}
         return next(
             (name for index in self.nodes for name in self.get_results(index) if name in read and name not in types), None
         )
+
+    def add_untyped(self, nodes: Iterable[int], types: Types) -> list[int]:
+        """Return nodes, and those that compute a value of unknown type for them. An excerpt of these nodes has inputs of known types."""
+        found = set(nodes)
+        waiting = list(found)
+        while waiting:
+            for name in self._reads[waiting.pop()]:
+                index = self._maker.get(name)
+                if index is not None and index not in found and (name not in types or index in self._constants):
+                    found.add(index)
+                    waiting.append(index)
+        return sorted(found - self._constants)
 
     def save_with_outputs(self, names: Iterable[str], path: Path, types: Types | None = None) -> None:
         """Write a copy of the model with more outputs. If `types` is None, their types are unknown."""
@@ -115,7 +127,7 @@ class ModelGraph:
         _save(model, path)
 
     def save_excerpt(self, nodes: Collection[int], types: Types, path: Path) -> None:
-        """Write a model of some nodes. `types` has the types of all values that `find_untyped` considers."""
+        """Write a model of some nodes. `types` has the types of all values that it reads as inputs (see `add_untyped`)."""
         chosen, constants, sized = set(nodes), set[int](), dict[str, Any]()
         waiting = sorted(chosen)
         inputs: dict[str, ValueInfoProto] = {}
@@ -125,7 +137,7 @@ class ModelGraph:
                 index = self._maker.get(name)
                 if name in self._weights or name in self._sparse:
                     weights[name] = self._weights.get(name)
-                elif index in self._sized:
+                elif index in self._sized and _has_sizes(types.get(self._reads[index][0], ValueInfoProto())):
                     sized[name] = self._make_shape(index, types)
                 elif index in self._constants:
                     if index not in constants:
