@@ -106,7 +106,13 @@ def test_a_float16_overflow_is_named_with_values_and_inputs(project: Project) ->
     assert (found["fault"], [node["node"] for node in found["part"]]) == ("numbers", ["planted"])
     wrong = next(row for row in found["tensors"] if row["bad"])
     assert (wrong["tensor"], wrong["got"]) == ("planted:0", pytest.approx(131008))
-    assert found["advice"][0].startswith("Values above 65,504 on the CPU EP: planted. Rescale or quantize")
+    assert found["advice"] == [
+        "Values above 65,504 on the CPU EP: planted. Rescale these values, or quantize the model.",
+        (
+            'To run planted, Mul_133 on the CPU in float32, add `split: {at: ["Add_131:0", "Mul_133:0"]}` to the model, and list it in the '
+            "group as `model_0`, `{model: model_1, compile: none}` and `model_2`."
+        ),
+    ]
     folder = project.folder / ".epbuild/bisect/compile+main+npu+model"
     part = onnx.load(folder / "part.onnx")
     assert [node.name for node in part.graph.node] == ["planted"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from epbuild.commands.bisect.case import Case
+from epbuild.commands.bisect.overflow import advise_overflow, get_largest
 from epbuild.commands.bisect.probing import is_fault, judge
 from epbuild.commands.bisect.search import find_origin, find_smallest_failing, list_ancestors, list_nearest
 from epbuild.commands.bisect.values import Bisection, TensorRow
@@ -99,13 +100,16 @@ class _WrongValues:
         part = sorted(nearest[:size])
         wrong = [self.found[name] for name in self._list_results(origin) if self._is_wrong(name)]
         worst = (wrong or list(self.found.values()))[0]
-        hint = rules.numbers.overflow if _overflows(worst, rules) else worst.hint
+        limit = rules.numbers.largest
+        advice = [] if limit is None else advise_overflow(case, origin, self.values, limit)
+        if worst.hint and not _overflows(worst, rules):
+            advice.append(worst.hint)
         bisection = case.conclude(
             "numbers",
             f"{case.count(size)} {'computes' if size == 1 else 'together compute'} other values on {case.prober.title} than on the CPU EP",
             part,
             complete=size - passing == 1,
-            advice=[*self._list_large(), *([hint] if hint else [])],
+            advice=advice,
             files=case.write_part_and_values(part, self.values),
         )
         return replace(bisection, tensors=self._make_rows(origin), reason=f"{worst.figures.output}: {_explain(worst, rules)}")
@@ -143,23 +147,6 @@ class _WrongValues:
         self.found.update((item.figures.output, item) for item in wrong)
         return bool(wrong)
 
-    def _list_large(self) -> list[str]:
-        """Return a sentence with the nodes whose results exceed the largest number of the EP's precision."""
-        limit = self.rules.numbers.largest
-        if limit is None:
-            return []
-        large = [
-            self.case.describe(index).node
-            for index in self.case.graph.nodes
-            if any(_get_largest(self.values[name]) > limit for name in self._list_results(index))
-        ]
-        if not large:
-            return []
-        named = ", ".join(large[:_MAX_ROWS]) + (f" and {len(large) - _MAX_ROWS} more" if len(large) > _MAX_ROWS else "")
-        return [
-            f"Values above {limit:,.0f} on the CPU EP: {named}. Rescale or quantize these nodes, or cut the model before them."
-        ]
-
     def _make_rows(self, origin: int) -> tuple[TensorRow, ...]:
         """Return the values before and after a node, in topological order."""
         graph = self.case.graph
@@ -176,7 +163,7 @@ class _WrongValues:
         return TensorRow(
             name,
             get_operator(self.case.graph.node(index)),
-            _get_largest(self.values[name]),
+            get_largest(self.values[name]),
             figures.largest_got if figures is not None else None,
             figures.snr_db if figures is not None else None,
             self._is_wrong(name),
@@ -198,12 +185,3 @@ def _has_nan(value: Any) -> bool:
     import numpy as np
 
     return bool(value.dtype.kind == "f" and np.isnan(value).any())
-
-
-def _get_largest(value: Any) -> float:
-    """Return the largest finite magnitude of numbers, or 0 for other values."""
-    import numpy as np
-
-    if value.dtype.kind not in "fiu" or not value.size:
-        return 0.0
-    return float(np.abs(value.astype(np.float64), where=np.isfinite(value), out=np.zeros(value.shape)).max())
