@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -91,15 +91,9 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
             listener = DocumentFile(listener, self.sarif, SarifDocument(recipe))
         return listener
 
-    def write_after(self, request: Request) -> AbstractContextManager[None]:
-        """Return a context manager that writes the report and the trace after its block, even if the block fails.
-
-        After an interrupt, only the trace is written.
-        """
-        return nullcontext() if self.report is None and self.trace is None else self._write_afterwards(request)
-
     @contextmanager
-    def _write_afterwards(self, request: Request) -> Iterator[None]:
+    def write_after(self, request: Request) -> Iterator[None]:
+        """Write the report and the trace after the block, even if the block fails. After an interrupt, write only the trace."""
         began = time.time()
         try:
             yield

@@ -22,17 +22,18 @@ VARIABLE = "_EPBUILD_COMPLETE"
 _BREAKS = ":="
 _SPECIAL = re.compile(r"[^\w@%+=:,./~-]")  # Characters that bash would interpret.
 _SUFFIXES = (".yaml", ".yml")
-MAX_BYTES = 1 << 16  # Maximum number of bytes to search for the key of a recipe in a file.
 
 
 def complete_recipes(incomplete: str) -> list[str]:
     """Return the recipes whose paths start with `incomplete`. If there are none, the shell completes file names."""
+    from epbuild.recipe.compose import is_recipe
+
     folder, name = os.path.split(incomplete)
     try:
         found = sorted(path.name for path in Path(folder).iterdir() if path.suffix in _SUFFIXES and path.name.startswith(name))
     except (OSError, ValueError):
         return []
-    return [os.path.join(folder, file) for file in found if _is_recipe(Path(folder, file))]  # noqa: PTH118 - keeps the folder
+    return [os.path.join(folder, file) for file in found if is_recipe(Path(folder, file))]  # noqa: PTH118 - keeps the folder
 
 
 def complete_recipes_and_steps(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -42,16 +43,6 @@ def complete_recipes_and_steps(ctx: typer.Context, incomplete: str) -> list[str]
     recipe, steps = split_names(names, None if option is None else str(option))
     first = [] if names or option is not None else complete_recipes(incomplete)
     return [*first, *(step for step in _list_steps(Path(recipe), ctx.params.get("settings") or []) if step not in steps)]
-
-
-def _is_recipe(path: Path) -> bool:
-    try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return any(line.startswith(b"epbuild:") for line in file.read(MAX_BYTES).splitlines())
-    except OSError:
-        return False
 
 
 def _list_steps(recipe: Path, settings: Sequence[str]) -> list[str]:

@@ -55,7 +55,7 @@ def add_models(path: Path, places: Sequence[str], sizes: Sequence[str], question
     """
     recipe, broken = _load_recipe(path)
     named, found, left = _find_new_models(recipe, places)
-    kinds = _list_kinds(recipe)
+    kinds = list(dict(_find_kinds(recipe)).values())
     chosen, unsized = choose_sizes(
         named, found, Sizing(dict(map(parse_size, sizes)), questions), static=any(kind.static for kind in kinds)
     )
@@ -179,12 +179,8 @@ def _locate(place: str, folder: Path) -> str:
     return place if is_address(place) else str((folder / place).resolve())
 
 
-def _list_kinds(recipe: Recipe) -> list[StarterKind]:
-    """Return the EPs of the recipe's targets, each in its packaging."""
-    return list(dict(_find_kinds(recipe)).values())
-
-
 def _find_kinds(recipe: Recipe) -> Iterator[tuple[str, StarterKind]]:
+    """Yield the EPs of the recipe's targets, each in its packaging, as keys and values of `KINDS`."""
     for target in recipe.targets.values():
         toolchain = recipe.toolchains.get(target.toolchain.name)
         packages = {read_requirement(text).distribution for text in toolchain.packages} if toolchain is not None else set()

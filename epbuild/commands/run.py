@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from epbuild.commands.reporting.recording import Recording, recorded, sum_up
 from epbuild.core.errors import Cancelled
-from epbuild.engine.events import BatchProgress, Event, Progress, RunStarted, Serialized, Warned, forward_one_by_one
+from epbuild.engine.events import Progress, RunStarted, Serialized, Warned
 from epbuild.engine.ledger import Ledger
 from epbuild.session.coverage import CoveredModels
 from epbuild.session.events import ModelCovered
@@ -39,30 +39,16 @@ def run(
     return code
 
 
-class _CoverageCollector(BatchProgress):
-    """`Progress` that passes every event on and collects the coverage of models."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = forward_one_by_one(progress)
-        self.rows: list[ModelCovered] = []
-
-    def report(self, event: Event, /) -> None:
-        """Collect an event and pass it on."""
-        if isinstance(event, ModelCovered):
-            self.rows.append(event)
-        self._progress.report(event)
-
-
 def cover(request: Request, progress: Progress, cancelled: threading.Event | None = None) -> CoveredModels:
     """Compile the out-of-date steps without emitting outputs, and return the coverage of each model.
 
     If a model fails or does not meet `expect`, the other models are still compiled. Raises the same errors as `run`.
     """
-    collector = _CoverageCollector(progress)
     request = replace(request, emits=False, keep_going=True, every_model=True)
-    # Do not write a build record: `report` describes the last build, and this command does not build outputs.
-    _build(request, Recording(request, collector), cancelled or threading.Event(), None)
-    return CoveredModels(collector.rows)
+    # The recording is not ended, so no build record is written: `report` describes the last build, and this command builds no outputs.
+    recording = Recording(request, progress)
+    _build(request, recording, cancelled or threading.Event(), None)
+    return CoveredModels(event for _, event in recording.events if isinstance(event, ModelCovered))
 
 
 def _report_unchanged(request: Request, progress: Progress, last: Snapshot, begin: float) -> int:

@@ -235,14 +235,9 @@ def _build_word_schema(words: Iterable[str]) -> _Schema:
 
 
 def _match_any_case(word: str) -> str:
-    # Patterns in JSON Schema have no flags, so match each letter in both cases.
-    return "".join(_match_letter(character) for character in word)
-
-
-def _match_letter(character: str) -> str:
-    if character.upper() != character.lower():
-        return f"[{character.upper()}{character.lower()}]"
-    return f"\\{character}" if character in r".^$*+?()[]{}|\/" else character
+    """Return a pattern that matches a word in any case, because patterns in JSON Schema have no flags."""
+    letters = (f"[{letter.upper()}{letter.lower()}]" if letter.upper() != letter.lower() else letter for letter in word)
+    return "".join(f"\\{letter}" if letter in r".^$*+?()[]{}|\/" else letter for letter in letters)
 
 
 def _parse_scalar(value: str) -> str | int | bool:

@@ -44,19 +44,19 @@ class SourceWatch:
     sleep: Callable[[float], object] = time.sleep
     files: dict[str, FileState] = field(default_factory=dict)
     """File states by absolute path."""
-    _before: Mapping[str, int | None] = field(default_factory=dict)
+    _before: Mapping[str, FileState] = field(default_factory=dict)
     _has_snapshot: bool = False
 
     def begin(self) -> None:
         """Record the states of the files before a build. They reveal changes during the build if it writes no snapshot."""
         recipe = str(self.request.recipe.absolute())
         self.files = {path: get_watched_state(path) for path in (*self.files, recipe)}
-        self._before = {place: _get_write_time(place) for place in self._list_snapshots()}
+        self._before = {place: get_watched_state(place) for place in self._list_snapshots()}
 
     def end(self, error: EpbuildError | None = None) -> None:
         """Record the files that a build read. If the build wrote no snapshot, record the files that the recipe names instead."""
         for place in self._list_snapshots():
-            if error is None and _get_write_time(place) not in (None, self._before.get(place)):
+            if error is None and get_watched_state(place) not in (None, self._before.get(place)):
                 with suppress(OSError, ValueError, EOFError, TypeError):  # The snapshot may be damaged.
                     self.files = _read_states(place)
                     self._has_snapshot = True
@@ -114,13 +114,6 @@ def get_watched_state(path: str) -> FileState:
     except (OSError, ValueError):
         return None
     return seen.st_size, seen.st_mtime_ns, seen.st_ino
-
-
-def _get_write_time(place: str) -> int | None:
-    try:
-        return os.stat(place).st_mtime_ns  # noqa: PTH116
-    except OSError:
-        return None
 
 
 def _read_states(place: str) -> dict[str, FileState]:

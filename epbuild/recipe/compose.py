@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from epbuild.core.canonical import read_schema, read_schema_text
+from epbuild.core.canonical import read_schema_text
 from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Position, Problem, RecipeError
 from epbuild.core.safepath import is_file, is_folder, open_regular, resolve_links
@@ -23,7 +23,7 @@ from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.nodes import MAX_NODES, MappingNode, ScalarNode, drop_keys, merge_nodes, prune_paths
 from epbuild.recipe.paths import is_same, use_slashes
 from epbuild.recipe.problems import CANNOT_READ, SYNTAX, TEMPLATE, TOO_LARGE, UNKNOWN_KEY, WRONG_VALUE, quote_text
-from epbuild.recipe.schema import validate_raw
+from epbuild.recipe.schema import get_recipe_schema, validate_raw
 from epbuild.recipe.source import MAX_BYTES, read
 
 MAX_FILE_DEPTH = 10
@@ -159,7 +159,7 @@ def _check_foreign_file(content: bytes, name: str, where: Position) -> None:
         found = error.problems[0].where
         line = f" (line {found.line})" if isinstance(found, Position) else ""
         raise _make_error(SYNTAX, f"the file {quote_text(name)} is not valid YAML for a recipe{line}", where, hint) from None
-    foreign = [entry.name_where.line for key, entry in keys.items() if key not in read_schema("recipe")["properties"]]
+    foreign = [entry.name_where.line for key, entry in keys.items() if key not in get_recipe_schema()["properties"]]
     if foreign:
         message = f"the file {quote_text(name)} is not part of a recipe: line {foreign[0]} has an unknown key"
         raise _make_error(UNKNOWN_KEY, message, where, hint)
@@ -193,10 +193,11 @@ def _list_recipes(folder: Path) -> list[str]:
         files = sorted(file for file in folder.iterdir() if file.suffix in {".yaml", ".yml"})
     except OSError:
         return []
-    return [file.name for file in files[:_MAX_FILES_TO_JUDGE] if _is_recipe(file)][:_MAX_RECIPES_TO_NAME]
+    return [file.name for file in files[:_MAX_FILES_TO_JUDGE] if is_recipe(file)][:_MAX_RECIPES_TO_NAME]
 
 
-def _is_recipe(path: Path) -> bool:
+def is_recipe(path: Path) -> bool:
+    """Return whether a file has a line with the key `epbuild`, as every recipe has."""
     try:
         with open_regular(path) as file:
             return _VERSION_LINE.search(file.read(MAX_BYTES)) is not None

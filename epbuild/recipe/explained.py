@@ -15,7 +15,6 @@ from typing import Any
 
 from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.catalog.preparations import get_preparation
-from epbuild.core.canonical import read_schema
 from epbuild.core.errors import Position
 from epbuild.recipe.default_targets import DEVICE_KEYS
 from epbuild.recipe.defaults import DEFAULT_GROUPS
@@ -37,7 +36,7 @@ from epbuild.recipe.nodes import (
     replace_entries,
 )
 from epbuild.recipe.paths import rebase_path
-from epbuild.recipe.schema import validate
+from epbuild.recipe.schema import get_recipe_schema, validate
 from epbuild.recipe.variables import Override, read_overrides
 from epbuild.recipe.yaml_text import write_yaml
 
@@ -85,7 +84,7 @@ class _Explanation:
                 entries["groups"] = entries["groups"]._replace(
                     node=replace_entries(groups, {DEFAULT_GROUPS: kept, **groups.entries})
                 )
-        order = [key for key in read_schema("recipe")["properties"] if key in entries]
+        order = [key for key in get_recipe_schema()["properties"] if key in entries]
         paths = _Paths(self.loaded)
         whole = {key: entries[key]._replace(node=paths.rebased(entries[key].node)) for key in order}
         known = self.comments
@@ -120,7 +119,7 @@ class _Explanation:
 
     def _write_out_section(self, name: str, section: Node) -> Node:
         """Return a section with the schema's defaults written out in its definitions."""
-        part = read_schema("recipe")["properties"][name]
+        part = get_recipe_schema()["properties"][name]
         if isinstance(section, SequenceNode):
             items = [self._write_out_definition(item, part["items"], (name, index)) for index, item in enumerate(section.items)]
             return make_sequence(section.where, items)
@@ -146,7 +145,7 @@ class _Explanation:
     def _fill_in(self, node: Node, part: Mapping[str, Any], path: KeyPath) -> Node:
         """Return a mapping with the schema's defaults written out at all levels. Keys are in the schema's order."""
         while "$ref" in part:
-            part = read_schema("recipe")["$defs"][part["$ref"].removeprefix("#/$defs/")]
+            part = get_recipe_schema()["$defs"][part["$ref"].removeprefix("#/$defs/")]
         if not isinstance(node, MappingNode):
             return node
         entries: _Entries = {}

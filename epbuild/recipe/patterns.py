@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from epbuild.core.defaults import WORKSPACE
-from epbuild.core.errors import Problem
+from epbuild.core.errors import BadText, Problem
 from epbuild.core.host import is_windows
 from epbuild.core.safepath import is_file
 from epbuild.recipe.model import Reference
@@ -52,13 +52,8 @@ class Matches(Struct, frozen=True):
     """Folders that were listed. A new file in one of these folders may match."""
 
 
-class _PatternError(Exception):
+class _PatternError(BadText):
     """Error for an unusable pattern. The message continues a sentence that begins with the pattern."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        self.message = message
-        self.hint = hint
-        super().__init__(message)
 
 
 class FileFinder:
@@ -157,16 +152,14 @@ class FileFinder:
                     pending.append((folder, item, reached))
         return Matches(files, root, folders)
 
-    def _is_visible(self, name: str) -> bool:
-        return self._limits.hidden or not name.startswith(".")
-
     def _list_folder(self, folder: str) -> list[os.DirEntry[str]]:
         """Return the entries of a folder, sorted by name in descending order."""
         found = self._listings.get(folder)
         if found is None:
             try:
                 with os.scandir(folder) as entries:
-                    found = [entry for entry in entries if entry.name not in _SKIPPED and self._is_visible(entry.name)]
+                    visible = (entry for entry in entries if self._limits.hidden or not entry.name.startswith("."))
+                    found = [entry for entry in visible if entry.name not in _SKIPPED]
             except FileNotFoundError:  # the folder was removed after its parent was listed
                 found = []
             except OSError as error:

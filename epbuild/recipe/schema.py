@@ -104,7 +104,7 @@ def _make_fast_validator(part: KeyPath) -> Validator:
 
 def _get_subschema(part: KeyPath) -> tuple[Any, Any]:
     """Return the whole schema and the subschema of a part. The empty part is the recipe without its definitions."""
-    document = _get_recipe_schema()
+    document = get_recipe_schema()
     found: Any = document
     if not part:
         shallow = {
@@ -128,7 +128,8 @@ def _get_definitions_keyword(section: Mapping[str, Any]) -> str:
 
 
 @cache
-def _get_recipe_schema() -> dict[str, Any]:
+def get_recipe_schema() -> dict[str, Any]:
+    """Return the JSON Schema of recipes. It must not be modified."""
     return read_schema("recipe")
 
 

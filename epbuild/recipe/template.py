@@ -14,7 +14,7 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
-from epbuild.core.errors import Argument, Position, Problem, suggest_nearest
+from epbuild.core.errors import Argument, BadText, Position, Problem, suggest_nearest
 from epbuild.core.host import is_windows
 from epbuild.core.redact import conceal
 from epbuild.core.safepath import is_anchored
@@ -28,13 +28,11 @@ MAX_TEXT = 8192
 """Maximum length, in characters, of a text after its templates are substituted."""
 
 
-class TemplateError(ValueError):
+class TemplateError(BadText):
     """Error for a template that cannot be substituted. If the reason is an unknown name, `name` is that name."""
 
     def __init__(self, message: str, hint: str | None = None, name: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        super().__init__(message, hint)
         self.name = name
 
     def problem(self, where: Position | Argument) -> Problem:

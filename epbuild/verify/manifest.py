@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,7 @@ def read_manifest(path: Path) -> Manifest | None:
             f"its format is {_shorten(document.get('format'))}, but this version of epbuild supports only {_FORMAT}"
         )
     _check_schema(document)
-    files = _read_files(document["files"])
+    files = list(_read_files(document["files"]))
     models = tuple(_read_model(item) for item in document["models"])
     _check_paths((*(item.path for item in files), *(model.file for model in models)))
     of_models = {item.path for item in files if item.role == "model"}
@@ -133,7 +133,7 @@ def _read_package(document: Mapping[str, Any]) -> Manifest | None:
     if own.get("format") != _FORMAT:
         raise BadManifest(f"its format is {_shorten(own.get('format'))}, but this version of epbuild supports only {_FORMAT}")
     try:
-        files = _read_files(own["files"])
+        files = list(_read_files(own["files"]))
         provenance = str(own["provenance"]) if "provenance" in own else None
     except (KeyError, TypeError) as error:
         raise BadManifest("its list of files is invalid for an epbuild package") from error
@@ -141,15 +141,10 @@ def _read_package(document: Mapping[str, Any]) -> Manifest | None:
     return Manifest(files={item.path: item for item in files}, provenance=provenance, document=document)
 
 
-def _read_files(listed: Iterable[Mapping[str, Any]]) -> list[ListedFile]:
-    return [
-        ListedFile(str(item["path"]), str(item["role"]), int(item["size"]), str(item["sha256"]), _read_plain(item))
-        for item in listed
-    ]
-
-
-def _read_plain(item: Mapping[str, Any]) -> Blob | None:
-    return Blob(str(item["plain"]["sha256"]), int(item["plain"]["size"])) if "plain" in item else None
+def _read_files(listed: Iterable[Mapping[str, Any]]) -> Iterator[ListedFile]:
+    for item in listed:
+        plain = Blob(str(item["plain"]["sha256"]), int(item["plain"]["size"])) if "plain" in item else None
+        yield ListedFile(str(item["path"]), str(item["role"]), int(item["size"]), str(item["sha256"]), plain)
 
 
 def _check_paths(places: Iterable[str]) -> None:

@@ -149,7 +149,11 @@ class EpSurvey(Struct, frozen=True):
                 unmade = HealthCheck(
                     "toolchain", "note", f"{shown}: not provisioned yet; a build provisions it when needed", name=name
                 )
-                return ToolchainHealth(name, shown, unmade, eps=tuple(map(_make_unprovisioned, asked)))
+                eps = (
+                    EpHealth(one.entry.ep, "", limit=_find_limit(one), read_callback=one.entry.binary.read_callback)
+                    for one in asked
+                )
+                return ToolchainHealth(name, shown, unmade, eps=tuple(eps))
             environment = self.toolchains.prepare(spec, recipe.directory, needs.entries, locked, needs.packages)
             other = lock.check_toolchains([spec], {name: environment})
         except EpbuildError as error:
@@ -286,10 +290,6 @@ def _make_passed_check(name: str) -> HealthCheck:
 
 def _format_removal_hint(folder: Path) -> str:
     return f"Remove {format_path(folder)}. The next build that needs the toolchain provisions it again."
-
-
-def _make_unprovisioned(asked: _RequestedEp) -> EpHealth:
-    return EpHealth(asked.entry.ep, "", limit=_find_limit(asked), read_callback=asked.entry.binary.read_callback)
 
 
 def _find_limit(asked: _RequestedEp) -> str:

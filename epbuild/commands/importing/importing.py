@@ -149,15 +149,12 @@ def _choose_targets(build: ImportedBuild, request: ImportRequest) -> Mapping[str
     value = build.provider_options.get(asked or "", "")
     if value and value != "0":
         return {_find_target_name(kind, value): value}
-    if kind.start.metadata is not None or (asked == "soc_model" and "htp_arch" not in build.provider_options and _is_htp(build)):
+    is_htp = build.provider_options.get("backend_type", kind.start.options.get("backend_type")) == "htp"
+    if kind.start.metadata is not None or (asked == "soc_model" and "htp_arch" not in build.provider_options and is_htp):
         why = "the source does not name a target"
         why += ", so the EP would compile for a generic chip" if asked else ""
         raise make_import_error(why, request.words[0], f"Set the target with --target: {kind.start.words}.")
     return {kind.start.name: "" if kind.start.option != "device_id" else "0"}
-
-
-def _is_htp(build: ImportedBuild) -> bool:
-    return build.provider_options.get("backend_type", build.kind.start.options.get("backend_type")) == "htp"
 
 
 def _find_target_name(kind: StarterKind, value: str) -> str:

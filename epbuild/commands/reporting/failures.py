@@ -42,17 +42,15 @@ class FailureList:
 
     def list_failures(self) -> list[ReportedFailure]:
         return [
-            ReportedFailure(code, _find_common_reason(general, problems), _find_hint(problems), tuple(problems), allowed)
+            ReportedFailure(
+                code, _find_common_reason(general, problems), next(iter(problems.values())).hint, tuple(problems), allowed
+            )
             for (allowed, code, general), problems in self._found.items()
         ]
 
     @property
     def steps(self) -> frozenset[str]:
         return frozenset(step for problems in self._found.values() for step in problems)
-
-
-def _find_hint(problems: dict[str, Problem]) -> str | None:
-    return next(iter(problems.values())).hint
 
 
 def _find_common_reason(general: str, problems: dict[str, Problem]) -> str:

@@ -30,7 +30,7 @@ from epbuild.plan.outputs import PROVENANCE
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import DIAGNOSTICS, MeasurementResult, VerificationResult
 from epbuild.plan.steps import Emission, InTarget, Plan
-from epbuild.plan.target import PlannedEp, PlannedTarget
+from epbuild.plan.target import PlannedEp
 from epbuild.plan.verification import Verification
 from epbuild.recipe.model import ModelSpec
 from epbuild.recipe.nodes import render
@@ -93,13 +93,9 @@ def report_targets(found: Survey, known: Mapping[str, _Identity]) -> Iterator[Re
             name=name,
             toolchain=target.toolchain.name,
             platforms=target.toolchain.platforms,
-            soc=_find_soc(target),
+            soc=next((ep.binary_target for ep in target.compiling if ep.binary_target is not None), None),
             eps=tuple(_report_ep(ep, known.get(target.toolchain.name)) for ep in target.eps),
         )
-
-
-def _find_soc(target: PlannedTarget) -> str | None:
-    return next((ep.binary_target for ep in target.compiling if ep.binary_target is not None), None)
 
 
 def _report_ep(ep: PlannedEp, toolchain: _Identity | None) -> ReportedEp:

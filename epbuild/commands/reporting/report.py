@@ -16,12 +16,10 @@ from msgspec.structs import replace
 from epbuild import __version__
 from epbuild.actions.action_type import StepEnd
 from epbuild.actions.types import get_action_type
-from epbuild.cache.digests import Digests
 from epbuild.commands.log import read_log_end
 from epbuild.commands.reporting.build_record import (
     BuildRecord,
     BuildRecords,
-    BuildSummary,
     ReportedError,
     ReportedPastBuild,
     StepRun,
@@ -91,15 +89,17 @@ class _ReportBuilder:
         self._logs = dict(self._read_logs(get_workspace_folder(session.request.recipe)))
 
     def report(self) -> Report:
-        session, digests = self._session, self._session.surveyor.digests
+        session, recipe, digests = self._session, self._session.recipe, self._session.surveyor.digests
         known = collect_identities(self._found)
         covered = list_all_models(self._plan, self._results, self._problems)
         return Report(
             format=FORMAT,
             epbuild=__version__,
             made_at=_format_time(time.time()),
-            recipe=self._report_recipe(digests),
-            machine=_report_machine(),
+            recipe=ReportedRecipe(recipe.name, recipe.description, self._path, digests.of(recipe.file)),
+            machine=ReportedMachine(
+                platform.node(), get_own_platform() or sysconfig.get_platform(), read_cpu_name(), count_cpus(), get_memory()
+            ),
             toolchains=tuple(report_toolchains(self._found, session.lock, known)),
             targets=tuple(report_targets(self._found, known)),
             models=tuple(report_models(self._plan, digests)),
@@ -123,10 +123,15 @@ class _ReportBuilder:
                 for row in report_measurements(action, result)
             ),
             build=_report_build(self._last) if self._last is not None else None,
-            warnings=tuple(_report_warning(problem) for problem in self._plan.warnings),
+            warnings=tuple(
+                ReportedWarning(found.code, found.message, found.hint, None if found.where is None else str(found.where))
+                for found in self._plan.warnings
+            ),
             failures=tuple(self._list_failures()),
             against=None,
-            history=tuple(map(_report_past_build, self._past)),
+            history=tuple(
+                ReportedPastBuild(_format_time(build.began), build.seconds, build.exit_code, build.totals) for build in self._past
+            ),
         )
 
     def _find_result(self, ident: str) -> ActionResult | None:
@@ -155,10 +160,6 @@ class _ReportBuilder:
             if None in (run.key, status.key) or run.key == status.key
             for error in run.errors
         ]
-
-    def _report_recipe(self, digests: Digests) -> ReportedRecipe:
-        recipe = self._session.recipe
-        return ReportedRecipe(recipe.name, recipe.description, self._path, digests.of(recipe.file))
 
     def _report_step(self, status: StepStatus) -> ReportedStep:
         step, action = status.step, self._plan.actions[status.step.action]
@@ -272,20 +273,6 @@ def _report_build(record: BuildRecord) -> ReportedBuild:
         published=record.published,
         remote=record.remote,
     )
-
-
-def _report_past_build(build: BuildSummary) -> ReportedPastBuild:
-    return ReportedPastBuild(_format_time(build.began), build.seconds, build.exit_code, build.totals)
-
-
-def _report_machine() -> ReportedMachine:
-    return ReportedMachine(
-        platform.node(), get_own_platform() or sysconfig.get_platform(), read_cpu_name(), count_cpus(), get_memory()
-    )
-
-
-def _report_warning(problem: Problem) -> ReportedWarning:
-    return ReportedWarning(problem.code, problem.message, problem.hint, None if problem.where is None else str(problem.where))
 
 
 def _format_time(seconds: float) -> str:

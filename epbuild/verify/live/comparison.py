@@ -18,7 +18,6 @@ from epbuild.core.units import format_count
 from epbuild.engine.events import NoProgress
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ValueInfo
-from epbuild.plan.result import Losses
 from epbuild.plan.shapes import fit_inputs
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.verification import CheckedMember
@@ -194,7 +193,11 @@ class NumbersFindings(Struct, frozen=True):
         code = {"failed": "EPB646", "skipped": "EPB665", "passed": None}[outcome]
         losses = measured.losses
         figures = tuple(
-            {"evidence": subject.evidence, **asdict(found), **_make_losses_document(losses.get(found.output))}
+            {
+                "evidence": subject.evidence,
+                **asdict(found),
+                **({"losses": to_builtins(losses[found.output])} if found.output in losses else {}),
+            }
             for found in measured.figures
         )
         if losses:
@@ -227,10 +230,6 @@ class _UnsharedCompile(Struct, frozen=True):
 
 def _make_finding(model: str, outcome: Outcome, message: str, code: str | None = None) -> Finding:
     return Finding("numbers", model, outcome, message, code)
-
-
-def _make_losses_document(losses: Losses | None) -> dict[str, Any]:
-    return {} if losses is None else {"losses": to_builtins(losses)}
 
 
 def _describe_inputs(subject: Subject) -> str:
