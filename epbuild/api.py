@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from epbuild.commands.reporting.values import Report as Report
     from epbuild.commands.validate import Validation as Validation
     from epbuild.commands.verify import LiveOptions as LiveOptions
-    from epbuild.commands.verify import Misuse as Misuse
     from epbuild.core.errors import BuildError as BuildError
     from epbuild.core.errors import Cancelled as Cancelled
     from epbuild.core.errors import EnvironmentFailure as EnvironmentFailure
     from epbuild.core.errors import EpbuildError as EpbuildError
+    from epbuild.core.errors import Misuse as Misuse
     from epbuild.core.errors import PlanError as PlanError
     from epbuild.core.errors import Position as Position
     from epbuild.core.errors import Problem as Problem
@@ -72,9 +72,9 @@ _MODULES = {
     "epbuild.commands.reporting.values": ("Report",),
     "epbuild.commands.validate": ("Validation",),
     "epbuild.session.request": ("RemoteChoice", "Request"),
-    "epbuild.commands.verify": ("LiveOptions", "Misuse"),
+    "epbuild.commands.verify": ("LiveOptions",),
     "epbuild.core.errors": (
-        *("BuildError", "Cancelled", "EnvironmentFailure", "EpbuildError", "PlanError", "Position", "Problem"),
+        *("BuildError", "Cancelled", "EnvironmentFailure", "EpbuildError", "Misuse", "PlanError", "Position", "Problem"),
         *("RecipeError", "StoreError", "ToolchainError", "VerifyError"),
     ),
     "epbuild.engine.events": (

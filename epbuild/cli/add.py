@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from epbuild.cli import arguments, completion
-from epbuild.cli.options import UsageError, declare_option, declare_options, make_application, make_choice
+from epbuild.cli import arguments
+from epbuild.cli.options import declare_option, declare_options, make_application, make_choice
 from epbuild.commands.add import add_models, add_targets
-from epbuild.commands.init.answers import BadAnswer
 from epbuild.commands.init.choices import KINDS
 from epbuild.core.defaults import DEFAULT_RECIPE
 from epbuild.report.terminal.recipes import TerminalQuestions, print_addition
@@ -22,14 +21,7 @@ _EP: dict[str, Any] = make_choice(KINDS)
 _EXITS = {0: "the recipe was changed", 2: "the recipe or the command line is invalid; nothing was written"}
 _Recipe = Annotated[
     Path,
-    declare_option(
-        "--recipe",
-        "-r",
-        metavar="RECIPE",
-        help="The recipe to change.",
-        default=DEFAULT_RECIPE,
-        autocompletion=completion.complete_recipes,
-    ),
+    arguments.declare_recipe("The recipe to change.", default=DEFAULT_RECIPE),
 ]
 
 
@@ -66,10 +58,7 @@ def model(
     only if it is valid afterwards.
     """
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    try:
-        print_addition(add_models(recipe, places, sizes, TerminalQuestions() if is_terminal else None))
-    except BadAnswer as error:
-        raise UsageError(str(error)) from error
+    print_addition(add_models(recipe, places, sizes, TerminalQuestions() if is_terminal else None))
     return 0
 
 
@@ -89,8 +78,5 @@ def target(
     recipe: _Recipe = arguments.DEFAULT,
 ) -> int:
     """Add targets to a recipe. The recipe is changed only if it is valid afterwards."""
-    try:
-        print_addition(add_targets(recipe, values, ep))
-    except BadAnswer as error:
-        raise UsageError(str(error)) from error
+    print_addition(add_targets(recipe, values, ep))
     return 0

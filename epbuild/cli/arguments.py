@@ -36,34 +36,23 @@ size = make_amount_parser("size", parse_bytes)
 age = make_amount_parser("time", parse_seconds)
 """Parser of a duration in seconds, such as `30d`."""
 
-Recipe = Annotated[
-    Path,
-    typer.Argument(
-        metavar="[RECIPE]",
-        help=with_default("The recipe.", DEFAULT_RECIPE),
-        show_default=False,
-        autocompletion=completion.complete_recipes,
-    ),
-]
-Recipes = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="[RECIPE]...",
-        help=with_default("One recipe or several.", DEFAULT_RECIPE),
-        show_default=False,
-        default_factory=list,
-        autocompletion=completion.complete_recipes,
-    ),
-]
+
+def declare_recipe(text: str, default: str | None = None) -> Any:
+    """Declare the option `--recipe` with its help."""
+    complete = completion.complete_recipes
+    return declare_option("--recipe", "-r", metavar="RECIPE", help=text, default=default, autocompletion=complete)
+
+
+def declare_recipe_argument(text: str, default: str = DEFAULT_RECIPE, *, metavar: str = "[RECIPE]", **settings: Any) -> Any:
+    """Declare the argument for a recipe with its help."""
+    help_text, complete = with_default(text, default), completion.complete_recipes
+    return typer.Argument(metavar=metavar, help=help_text, show_default=False, autocompletion=complete, **settings)
+
+
+Recipe = Annotated[Path, declare_recipe_argument("The recipe.")]
+Recipes = Annotated[list[Path], declare_recipe_argument("One recipe or several.", metavar="[RECIPE]...", default_factory=list)]
 RecipeOption = Annotated[
-    Path | None,
-    declare_option(
-        "--recipe",
-        "-r",
-        metavar="RECIPE",
-        help="The recipe. Required if its name looks like a step. All arguments are then steps.",
-        autocompletion=completion.complete_recipes,
-    ),
+    Path | None, declare_recipe("The recipe. Required if its name looks like a step. All arguments are then steps.")
 ]
 
 

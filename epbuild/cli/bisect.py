@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from epbuild.catalog.facts import METRICS, Thresholds
+from epbuild.catalog.facts import Thresholds
 from epbuild.cli import arguments
-from epbuild.cli.options import Excludes, OptionGroup, UsageError, declare_option, declare_options, make_application
-from epbuild.cli.verify import Ranges, Seed, parse_metric
+from epbuild.cli.options import Excludes, OptionGroup, UsageError, declare_option, make_application
+from epbuild.cli.verify import Ranges, Seed, declare_metrics
 from epbuild.commands.bisect.bisection import bisect as find_fault
 from epbuild.commands.bisect.values import BisectRequest
 from epbuild.recipe.model import MadeInputs
@@ -38,13 +38,7 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
     ranges: Ranges
     metrics: Annotated[
         list[Any],
-        declare_options(
-            "--metric",
-            parser=parse_metric,
-            metavar="NAME=NUMBER",
-            help=f"Threshold of a metric: {', '.join(METRICS)}.",
-            default="from the recipe or the catalog",
-        ),
+        declare_metrics("from the recipe or the catalog"),
     ]
 
 

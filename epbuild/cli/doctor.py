@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from epbuild import __version__
 from epbuild.catalog.catalog import entries_for, get_full_name, known_eps
-from epbuild.cli import arguments, completion
-from epbuild.cli.options import COMMAND_LINE, Excludes, UsageError, declare_option, make_application, with_default
+from epbuild.cli import arguments
+from epbuild.cli.options import COMMAND_LINE, Excludes, UsageError, declare_option, make_application
 from epbuild.cluster.address import ClusterAddress
 from epbuild.commands.doctor.doctor import DoctorRequest, check_devices, run_checks
 from epbuild.core.errors import EpbuildError
@@ -27,15 +25,7 @@ from epbuild.report.terminal.screen import print_line
 
 app = make_application()
 
-RecipeIfAny = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="[RECIPE]",
-        help=with_default("Recipe to check.", f"{arguments.DEFAULT}, if it exists"),
-        show_default=False,
-        autocompletion=completion.complete_recipes,
-    ),
-]
+RecipeIfAny = Annotated[Path | None, arguments.declare_recipe_argument("Recipe to check.", f"{arguments.DEFAULT}, if it exists")]
 EXITS = {
     0: "builds can work on this machine; there may be warnings",
     1: "a check of this machine or of the recipe failed",

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from epbuild.cli import arguments
-from epbuild.cli.options import UsageError, declare_option, declare_options, make_application
+from epbuild.cli.options import declare_option, declare_options, make_application
 from epbuild.commands.importing.importing import ImportRequest, import_recipe
-from epbuild.commands.init.answers import BadAnswer, name_targets
+from epbuild.commands.init.answers import name_targets
 from epbuild.report.json.build import build_imported_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.terminal.recipes import print_imported
@@ -62,11 +62,7 @@ def import_(
 
     The recipe is written only if it can be built. An existing file is overwritten only with --force.
     """
-    try:
-        chosen = name_targets(targets)
-    except BadAnswer as error:
-        raise UsageError(str(error)) from error
-    done = import_recipe(ImportRequest(tuple(source), output, tuple(models), chosen, ep, name, force))
+    done = import_recipe(ImportRequest(tuple(source), output, tuple(models), name_targets(targets), ep, name, force))
     if json:
         print_json(build_imported_document(done))
     else:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from epbuild.cli import arguments
-from epbuild.cli.options import UsageError, declare_option, declare_options, make_application, make_choice, with_default
-from epbuild.commands.init.answers import BadAnswer, Given, write_first_recipe
+from epbuild.cli.options import declare_option, declare_options, make_application, make_choice, with_default
+from epbuild.commands.init.answers import Given, write_first_recipe
 from epbuild.commands.init.choices import KINDS
 from epbuild.report.terminal.recipes import TerminalQuestions, print_first_recipe
 
@@ -76,9 +76,6 @@ def init(
     """
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     given = Given(places, models, sizes, KINDS[ep] if ep else None, targets, share_weights, name, output, force)
-    try:
-        written = write_first_recipe(given, TerminalQuestions() if is_terminal else None)
-    except BadAnswer as error:
-        raise UsageError(str(error)) from error
+    written = write_first_recipe(given, TerminalQuestions() if is_terminal else None)
     print_first_recipe(written, with_models=not is_terminal)
     return 0

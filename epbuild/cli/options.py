@@ -13,7 +13,7 @@ import typer
 from typer._click.exceptions import ClickException, NoSuchOption, UsageError  # Typer has no public names for these classes.
 from typer.core import TyperCommand
 
-from epbuild.core.errors import suggest_nearest
+from epbuild.core.errors import Misuse, suggest_nearest
 
 __all__ = [
     "COMMAND_LINE",
@@ -142,7 +142,12 @@ class _Command(TyperCommand):
         for rule in getattr(self.callback, "rules", ()):
             if rule.is_broken(given):
                 raise UsageError(rule.message)
-        return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except Misuse as error:
+            if error.option is None:
+                raise UsageError(str(error)) from error
+            raise typer.BadParameter(str(error), param_hint=error.option) from error
 
 
 def _flatten_options(

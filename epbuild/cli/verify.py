@@ -10,10 +10,9 @@ import typer
 
 from epbuild import api
 from epbuild.catalog.facts import METRICS, Thresholds
-from epbuild.cli import arguments, completion
-from epbuild.cli.options import Excludes, Needs, OptionGroup, UsageError, declare_option, declare_options, make_application
-from epbuild.commands.verify import LiveOptions, Misuse
-from epbuild.engine.events import Progress
+from epbuild.cli import arguments
+from epbuild.cli.options import Excludes, Needs, OptionGroup, declare_option, declare_options, make_application
+from epbuild.commands.verify import LiveOptions
 from epbuild.recipe.paths import is_library_path
 from epbuild.report.json.checks import build_findings_document
 from epbuild.report.json.documents import print_json
@@ -52,6 +51,14 @@ def parse_metric(text: str) -> tuple[str, float]:
         return name, float(number)
     except ValueError:
         raise typer.BadParameter(f"invalid metric '{text}': expected NAME=NUMBER, such as cosine=0.99") from None
+
+
+def declare_metrics(default: str) -> Any:
+    """Declare the option `--metric`, with the description of its default."""
+    names = ", ".join(METRICS)
+    return declare_options(
+        "--metric", parser=parse_metric, metavar="NAME=NUMBER", help=f"Threshold of a metric: {names}.", default=default
+    )
 
 
 Seed = Annotated[int | None, declare_option("--seed", min=0, metavar="N", help="Seed of generated inputs.", default="0")]
@@ -142,13 +149,7 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
 
     recipe: Annotated[
         Path | None,
-        declare_option(
-            "--recipe",
-            "-r",
-            metavar="RECIPE",
-            help="Recipe that the artifacts were built from. It names the source models.",
-            autocompletion=completion.complete_recipes,
-        ),
+        arguments.declare_recipe("Recipe that the artifacts were built from. It names the source models."),
     ] = None
     settings: arguments.Settings
     sources: Annotated[
@@ -171,13 +172,7 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
     ranges: Ranges
     metrics: Annotated[
         list[Any],
-        declare_options(
-            "--metric",
-            parser=parse_metric,
-            metavar="NAME=NUMBER",
-            help=f"Threshold of a metric: {', '.join(METRICS)}.",
-            default="from the catalog",
-        ),
+        declare_metrics("from the catalog"),
     ]
     atol: Annotated[
         float | None, declare_option("--atol", min=0, metavar="NUMBER", help="Allowed absolute difference of each element.")
@@ -244,11 +239,7 @@ def verify(
     """
     runs_models = loading.load or loading.numbers or loading.here
     with WaitingRow() as waiting:
-        findings = (
-            _run_models(path, _build_live_options(loading, comparison), waiting)
-            if runs_models
-            else api.verify(path, None, waiting)
-        )
+        findings = api.verify(path, _build_live_options(loading, comparison) if runs_models else None, waiting)
     if json:
         print_json(build_findings_document(path, findings))
     else:
@@ -262,16 +253,6 @@ def _choose_exit_code(findings: Sequence[Finding]) -> int:
     ignored = _LOAD_CHECKS if fitness else ()
     failed = any(finding.outcome == "failed" and finding.check not in ignored for finding in findings)
     return 1 if failed else max(fitness, default=0)
-
-
-def _run_models(path: Path, live: LiveOptions, waiting: Progress) -> Sequence[Finding]:
-    """Check the artifacts at a path, and load or run their models. Raises UsageError for unsuitable options."""
-    try:
-        return api.verify(path, live, waiting)
-    except Misuse as error:
-        if error.option is None:
-            raise UsageError(str(error)) from None
-        raise typer.BadParameter(str(error), param_hint=error.option) from None
 
 
 def _build_live_options(loading: Loading, comparison: Comparison) -> LiveOptions:

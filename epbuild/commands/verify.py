@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from epbuild.archive.members import UnsoundArchive
 from epbuild.archive.opened import open_artifact
 from epbuild.catalog.facts import Thresholds
-from epbuild.core.errors import NothingToVerify, Problem
+from epbuild.core.errors import Misuse, NothingToVerify, Problem
 from epbuild.core.shown import ProgressLines, format_path
 from epbuild.engine.events import Progress
 from epbuild.session.events import HashingEvents, NotedLines
@@ -24,14 +24,6 @@ from epbuild.verify.static import check_artifact, find_faulty_models
 
 if TYPE_CHECKING:
     from epbuild.verify.live.check import LiveCheck
-
-
-class Misuse(ValueError):
-    """Error for an unsuitable command-line option. `option` is None if a required option is missing."""
-
-    def __init__(self, message: str, option: str | None = None) -> None:
-        super().__init__(message)
-        self.option = option
 
 
 class LiveOptions(Struct, frozen=True):

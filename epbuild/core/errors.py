@@ -198,6 +198,14 @@ class BadText(ValueError):
         self.hint = hint
 
 
+class Misuse(ValueError):
+    """Error for an unsuitable command-line option. `option` is None if a required option is missing."""
+
+    def __init__(self, message: str, option: str | None = None) -> None:
+        super().__init__(message)
+        self.option = option
+
+
 def suggest_nearest(word: str, known: Iterable[str]) -> str | None:
     """Return a hint with the known word that is closest to `word`, or None if no known word is close."""
     close = find_closest(word, known)

@@ -14,7 +14,7 @@ from epbuild.commands.init.choices import FoundModel, LeftOut, StarterKind, find
 from epbuild.commands.init.exports import find_export_script
 from epbuild.commands.init.recipe import GenaiPipeline, RecipeChoices, find_plan_problem, name_models, write_recipe
 from epbuild.commands.init.sizing import BadSizes, Sized, SizeQuestions, Sizes, Sizing, read_sizes
-from epbuild.core.errors import Problem
+from epbuild.core.errors import Misuse, Problem
 from epbuild.core.safepath import is_folder
 from epbuild.core.shown import format_path
 from epbuild.core.summary import Summarized, Summary
@@ -27,7 +27,7 @@ _MADE = "model"
 """Name of a model that a script makes."""
 
 
-class BadAnswer(ValueError):
+class BadAnswer(Misuse):
     """Error for an invalid answer or option of `init` or `import`."""
 
 
