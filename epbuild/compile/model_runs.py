@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -22,8 +20,10 @@ from epbuild.recipe.model import MadeInputs
 from epbuild.toolchain.execution import REQUEST, Execution
 from epbuild.verify.live.inputs import BadInputs, NoInputs, make_samples
 from epbuild.verify.live.session import open_target_session
-from epbuild.verify.live.worker import Feed, Load, Session, run_models, why_not_real
+from epbuild.verify.live.worker import Attempt, Feed, Load, Session, run_models, why_not_real
 
+_PROFILE = "onnxruntime_profile.json"
+_MAX_PROFILED_RUNS = 10
 _OWN_FILES = frozenset({REQUEST, "worker.log", "inputs.npz", "outputs.npz"})
 
 
@@ -39,40 +39,57 @@ def run_model(measurement: ModelMeasurement, member: MeasuredMember, execution: 
 
     Raises EnvironmentFailure (EPB667) if the device is missing, BuildError and Cancelled.
     """
-    step, target, choice = StepId(measurement.id), measurement.target, measurement.choice
-    kept = (execution.staging / OUTPUT).parent
-    kept.mkdir(parents=True)
-    result, scratch = measurement.compiled_of(member).compiled, execution.staging / "run"
+    choice, scratch = measurement.choice, execution.staging / "run"
+    result = measurement.compiled_of(member).compiled
     model = stage_model(result, member.name, execution.staging / INPUT, execution.store)
     scratch.mkdir()
-    session = _add_diagnostics(
-        open_target_session(target, execution.environment, measurement.custom_ops, choice.timeout), measurement
-    )
-    execution.progress.report(StepStarted(step, f"measuring {member.name}"))
+    session = open_target_session(measurement.target, execution.environment, measurement.custom_ops, choice.timeout)
+    execution.progress.report(StepStarted(StepId(measurement.id), f"measuring {member.name}"))
     try:
-        offered = run_models((), session, scratch, execution.cancelled)
-        emulated = why_not_real(offered, session.eps)
-        if emulated is not None and (measurement.is_on_real_device or offered.failure is not None):
-            message = f"{target.title} has no {'real ' if measurement.is_on_real_device else ''}device here: {emulated}"
-            hint = "Run the step on a machine with such a device, or on a worker that has one (--executor)."
-            raise EnvironmentFailure(Problem("EPB667", message, step, hint))
-        feed = _write_inputs(measurement, member, model, scratch)
-        attempt = run_models([Load(member.name, model, feeds=(feed,) * choice.runs)], session, scratch, execution.cancelled)
-        if attempt.failure is not None:
-            message = f"the model '{member.name}' cannot be run on {target.title}: {attempt.failure.message}"
-            hint = f"See the whole log: {execution.shown_log}."
-            raise EnvironmentFailure(Problem(attempt.failure.code, message, step, hint))
+        emulated = _find_emulator(measurement, session, scratch, execution)
+        load = Load(member.name, model, feeds=(_write_inputs(measurement, member, model, scratch),) * choice.runs)
+        attempt = _run(load, _add_diagnostics(session, measurement), measurement, scratch, execution)
+        if choice.profile:
+            # The profiler slows runs down, so the runs that are measured have none.
+            profiled = replace(load, feeds=load.feeds[:_MAX_PROFILED_RUNS], profile=_PROFILE)
+            _run(profiled, session, measurement, scratch, execution)
     finally:
         if (scratch / "worker.log").exists():
             shutil.copyfile(scratch / "worker.log", execution.log)
+    _keep_files(scratch, execution)
+    device = ", ".join(filter(None, (attempt.devices, read_cpu_name())))
+    return MeasuredModel(member.name, _make_figures(attempt), "device" if emulated is None else "emulator", device or None)
+
+
+def _find_emulator(measurement: ModelMeasurement, session: Session, scratch: Path, execution: Execution) -> str | None:
+    """Return the reason why the target's device is not real, or None if it is. Raises EnvironmentFailure if the recipe rejects it."""
+    offered = run_models((), session, scratch, execution.cancelled)
+    emulated = why_not_real(offered, session.eps)
+    if emulated is not None and (measurement.is_on_real_device or offered.failure is not None):
+        kind = "real device" if measurement.is_on_real_device else "device"
+        message = f"{measurement.target.title} has no {kind} here: {emulated}"
+        hint = "Run the step on a machine with such a device, or on a worker that has one (--executor)."
+        raise EnvironmentFailure(Problem("EPB667", message, StepId(measurement.id), hint))
+    return emulated
+
+
+def _run(load: Load, session: Session, measurement: ModelMeasurement, scratch: Path, execution: Execution) -> Attempt:
+    """Load and run a model in a new process. Raises EnvironmentFailure if it fails."""
+    attempt = run_models([load], session, scratch, execution.cancelled)
+    if attempt.failure is not None:
+        message = f"the model '{load.name}' cannot be run on {measurement.target.title}: {attempt.failure.message}"
+        hint = f"See the whole log: {execution.shown_log}."
+        raise EnvironmentFailure(Problem(attempt.failure.code, message, StepId(measurement.id), hint))
+    return attempt
+
+
+def _keep_files(scratch: Path, execution: Execution) -> None:
+    """Move the files that the EP and ONNX Runtime wrote to the folder of `OUTPUT`."""
+    kept = (execution.staging / OUTPUT).parent
+    kept.mkdir(parents=True)
     for path in scratch.iterdir():
         if path.name not in _OWN_FILES and path.is_file():
             path.rename(kept / path.name)
-    runs = [report["seconds"] for report in attempt.find_reports("ran")]
-    [finished] = attempt.find_reports("finished")
-    device = ", ".join(filter(None, (attempt.devices, read_cpu_name())))
-    figures = _make_figures(attempt.seconds[member.name], runs, finished)
-    return MeasuredModel(member.name, figures, "device" if emulated is None else "emulator", device or None)
 
 
 def _add_diagnostics(session: Session, measurement: ModelMeasurement) -> Session:
@@ -97,9 +114,11 @@ def _write_inputs(measurement: ModelMeasurement, member: MeasuredMember, model: 
     return Feed(scratch / "inputs.npz", names, scratch / "outputs.npz")
 
 
-def _make_figures(load: float, runs: Sequence[float], finished: Mapping[str, Any]) -> dict[str, int | float]:
+def _make_figures(attempt: Attempt) -> dict[str, int | float]:
     """Return the figures of a model. Latencies exclude the first run, which has its own figure."""
-    first, *others = runs
+    [load] = attempt.seconds.values()
+    [finished] = attempt.find_reports("finished")
+    first, *others = (report["seconds"] for report in attempt.find_reports("ran"))
     ordered = sorted(others)
     figures = {
         "load_ms": load,

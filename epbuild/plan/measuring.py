@@ -240,4 +240,5 @@ def _describe_runs(measurement: ModelMeasurement) -> dict[str, Any]:
         "runs": measurement.choice.runs,
         "real": measurement.is_on_real_device,
         "diagnostic_options": measurement.diagnostic_options,
+        **({"profile": True} if measurement.choice.profile else {}),
     }

@@ -162,6 +162,8 @@ class MeasureChoice(NamedTuple):
     """Runner to which limits apply. Figures of another runner meet no limit. Without a command, `device` requires a real device."""
     runs: int = 50
     """Number of runs without a command."""
+    profile: bool = False
+    """True to profile further runs with ONNX Runtime. Ignored with a command."""
 
 
 class PrepareStep(NamedTuple):

@@ -213,6 +213,7 @@ def read_measure(owner: MappingReader) -> MeasureChoice | None:
         timeout=fields.number("timeout"),
         on=on or "device",
         runs=fields.integer("runs") or MeasureChoice._field_defaults["runs"],
+        profile=fields.flag("profile"),
     )
 
 

@@ -67,6 +67,9 @@ def list_devices(onnxruntime: Any, request: dict[str, Any], channel: Any) -> Non
 def open_session(onnxruntime: Any, request: dict[str, Any], model: dict[str, Any], devices: list[Any]) -> Any:
     """Return a session for a model with the EPs of the request, or with the CPU EP if there are none. Raises the exceptions of ORT."""
     options = compiling.make_session_options(onnxruntime, request, model, devices)
+    if model["profile"]:
+        options.enable_profiling = True
+        options.profile_file_prefix = model["profile"]
     providers = compiling.list_providers(onnxruntime, request) if request["eps"] else [compiling.CPU]
     source: Any = model["file"]
     data: list[bytes] = []
@@ -147,6 +150,8 @@ def load_models(request: dict[str, Any], channel: Any) -> None:
             channel.send("running", model=model["name"], run=number)
             names, seconds = run(session, inputs, inputs["outputs"])
             channel.send("ran", model=model["name"], run=number, outputs=names, seconds=round(seconds, 6))
+        if model["profile"]:
+            os.replace(session.end_profiling(), model["profile"])  # noqa: PTH105 - ONNX Runtime adds the time to the name
         del session  # only the list may keep it open
     for model in reversed(models):
         channel.send("closing", model=model["name"])

@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel"),
 ]
 LEFT, RIGHT = (f"  {name}: {{models: [{name}], targets: [npu]}}\n" for name in ("left", "right"))
-ON_EMULATOR = ", measure: {on: emulator, runs: 3}, expect: {load_ms: 100000}}"
+ON_EMULATOR = ", measure: {on: emulator, runs: 3, profile: true}, expect: {load_ms: 100000}}"
 PROFILED = (
     "      soc_model: SM8750\n",
     "      soc_model: SM8750\n      profiling_level: basic\n      profiling_file_path: profile.csv\n",
@@ -37,8 +37,12 @@ def test_the_emulator_is_measured_only_on_request_and_marked(project: Project) -
     assert measured["figures"].keys() == {"load_ms", "latency_ms.first", "latency_ms.p50", "latency_ms.p95", "peak_memory"}
     assert all(value > 0 for value in measured["figures"].values())
     [row] = json.loads(project.epbuild("report", "--json").stdout)["measurements"]
-    assert (row["figures"], row["files"]) == (measured["figures"], ["profile.csv", "profile_qnn.log"])
+    assert (row["figures"], row["files"]) == (measured["figures"], ["onnxruntime_profile.json", "profile.csv", "profile_qnn.log"])
     assert list((project.folder / ".epbuild" / "logs").rglob("left/profile.csv"))
+    [profile] = (project.folder / ".epbuild" / "logs").rglob("left/onnxruntime_profile.json")
+    runs = [event for event in json.loads(profile.read_text(encoding="utf-8")) if event["cat"] == "Node"]
+    assert len(runs) == 3
+    assert all("QNN" in event["name"] and event["dur"] > 0 for event in runs)
     assert "on an emulator" in done.stdout
     assert "Coverage: 2 models for 1 target: 1 whole, 1 failed measure" in done.stdout
     table = project.epbuild("measure", "measure:left/*").stdout.splitlines()

@@ -532,8 +532,9 @@ CASES |= {
     )
 }
 CASES |= {
-    f"{place}.measure.runs": Case({f"{there}.measure.runs": 3}, given={f"{there}.measure": {"runs": 2}})
+    f"{place}.measure.{name}": Case({f"{there}.measure.{name}": value}, given={f"{there}.measure": {"runs": 2}}, counts=counts)
     for place, there in MEASURED.items()
+    for name, value, counts in (("runs", 3, True), ("profile", True, False))
 }
 CASES |= {
     f"groups.*.{place}expect.{name}": Case(

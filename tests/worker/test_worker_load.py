@@ -48,6 +48,7 @@ class Loader:
             "compile": {"node_name_prefix": None},
             "read": "file",
             "data_in_memory": None,
+            "profile": None,
             "free_dimensions": {},
             "denoted_dimensions": {},
         }

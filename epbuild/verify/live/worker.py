@@ -47,6 +47,8 @@ class Load(Struct, frozen=True):
     file: Path
     compatibility: Mapping[str, str] = field(default_factory=dict)
     feeds: tuple[Feed, ...] = ()
+    profile: str | None = None
+    """Name of the file in the scratch directory for ONNX Runtime's profile of the runs. None for no profile."""
 
 
 class Session(Struct, frozen=True):
@@ -191,6 +193,7 @@ def _make_model_request(load: Load, session: Session) -> dict[str, Any]:
         "inputs": [{"file": str(feed.file), "names": list(feed.names), "outputs": str(feed.outputs)} for feed in load.feeds],
         "compile": {"node_name_prefix": None},
         "read": "file",
+        "profile": load.profile,
         "data_in_memory": sorted(read_header(load.file).external_data) if session.from_memory else None,
         "free_dimensions": {},
         "denoted_dimensions": {},
