@@ -34,7 +34,7 @@ from epbuild.plan.verification import (
 )
 from epbuild.toolchain.execution import Execution, StepLog, Worker
 from epbuild.toolchain.process import Ending
-from epbuild.verify.live.arrays import write_arrays, write_named_arrays
+from epbuild.verify.live.inputs import write_arrays, write_named_arrays
 from epbuild.verify.live.worker import Feed
 from epbuild.worker.scripts import RUN_COMMAND
 

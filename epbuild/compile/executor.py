@@ -53,8 +53,7 @@ from epbuild.toolchain.diagnosis import FREE_SPACE, extract_last_lines
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
 from epbuild.toolchain.process import Ending, LineHandling
 from epbuild.toolchain.reports import BadReport
-from epbuild.verify.checks import ExpectedEp
-from epbuild.verify.compiled import CompiledModel, Expected, ExpectedModel, check_compiled
+from epbuild.verify.checks import CompiledModel, Expected, ExpectedEp, ExpectedModel, check_compiled
 from epbuild.verify.signature import get_source_signature
 from epbuild.worker.scripts import COMPILE
 

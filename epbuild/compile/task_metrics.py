@@ -27,7 +27,7 @@ from epbuild.plan.result import TaskMetric
 from epbuild.plan.verification import COMMAND_INPUT, METRIC_OUTPUT, CheckedMember, StagedCommand, Verification
 from epbuild.toolchain.execution import Execution, StepLog, Worker
 from epbuild.toolchain.process import Ending
-from epbuild.verify.live.arrays import write_named_arrays
+from epbuild.verify.live.inputs import write_named_arrays
 from epbuild.worker.scripts import RUN_COMMAND
 
 if TYPE_CHECKING:

@@ -15,8 +15,15 @@ from epbuild.catalog.catalog import entry
 from epbuild.catalog.facts import Binary
 from epbuild.core.errors import VerifyError
 from epbuild.onnxfile.read.payload import Payload
-from epbuild.verify.checks import ExpectedEp, check_embedded_size, read_target
-from epbuild.verify.compiled import CompiledModel, Expected, ExpectedModel, check_compiled
+from epbuild.verify.checks import (
+    CompiledModel,
+    Expected,
+    ExpectedEp,
+    ExpectedModel,
+    check_compiled,
+    check_embedded_size,
+    read_target,
+)
 from epbuild.verify.expectations import SharedBytes, check_shared_bytes
 from epbuild.verify.facts import Model
 from tests.onnxfile.context_models import encapsulated

@@ -19,9 +19,8 @@ from epbuild.onnxfile.edit.fix_sizes import fix_sizes
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.verification import CheckedMember
-from epbuild.verify.live.arrays import write_arrays
 from epbuild.verify.live.comparison import OutputComparison
-from epbuild.verify.live.inputs import BadInputs, NoInputs
+from epbuild.verify.live.inputs import BadInputs, NoInputs, write_arrays
 from epbuild.verify.live.source import RunnableSource
 from epbuild.verify.live.verdict import Rules
 

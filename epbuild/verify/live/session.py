@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,23 +61,7 @@ def open_artifact_session(artifact: ArtifactFolder, given: LoadOptions, sources:
         raise CannotLoad(f"{unknown[0]} is not in the catalog; use --recipe with a recipe whose catalog file describes it")
     custom_ops = _find_custom_ops(artifact, given, sources)
     packages = [ops.name for ops in custom_ops if ops.library is None]
-    if given.interpreter is not None:
-        packagings = [[planned[ep].entry] if ep in planned else entries_for(ep) for ep in asked]
-        own = [ep for ep in asked if ep in planned and planned[ep].library is not None]
-        needed = [packaging for ep, packaging in zip(asked, packagings, strict=True) if ep not in own]
-        environment, found = inspect_interpreter(given.interpreter, needed, packages, given.toolchains)
-        by_name = {entry.ep: entry for entry in found} | {ep: planned[ep].entry for ep in own}
-        entries = tuple(by_name[ep] for ep in asked)
-    elif document is not None:
-        toolchain = document["toolchain"]
-        entries = tuple(planned[ep].entry if ep in planned else BUILT_IN.entry(ep, toolchain["distributions"]) for ep in asked)
-        needed_entries = [entry for entry in entries if entry.ep not in planned or planned[entry.ep].library is None]
-        where = artifact.folder / MANIFEST
-        environment = provision_manifest_toolchain(toolchain, Wanted(needed_entries, packages), where, given.toolchains, lines)
-    else:
-        raise CannotLoad(
-            "it is unknown which toolchain compiled the model; with --interpreter, specify a Python that can load the model"
-        )
+    environment, entries = _find_environment(artifact, given, list(asked), planned, packages, lines)
     target: Mapping[str, Any] = document["target"] if document is not None else {}
     devices = {ep["ep"]: ep.get("device") or {} for ep in target.get("eps", ())}
     planned_eps = [
@@ -94,6 +78,34 @@ def open_artifact_session(artifact: ArtifactFolder, given: LoadOptions, sources:
     return Session(
         environment, eps, options, target.get("environment", {}), given.timeout, lacking, custom_ops, given.from_memory
     )
+
+
+def _find_environment(
+    artifact: ArtifactFolder,
+    given: LoadOptions,
+    eps: Sequence[str],
+    planned: Mapping[str, PlannedEp],
+    packages: Sequence[str],
+    lines: ProgressLines,
+) -> tuple[Environment, Sequence[EpEntry]]:
+    """Return the environment of the user's interpreter, or else one that matches the manifest, and the catalog entries of the EPs.
+
+    The environment has the EPs' packages, except for EPs that the recipe loads from libraries, and the `packages` of custom operators.
+    """
+    libraries = {ep: found.entry for ep, found in planned.items() if found.library is not None}
+    if given.interpreter is not None:
+        packagings = {ep: [planned[ep].entry] if ep in planned else entries_for(ep) for ep in eps if ep not in libraries}
+        environment, found = inspect_interpreter(given.interpreter, packagings.values(), packages, given.toolchains)
+        by_name = {entry.ep: entry for entry in found} | libraries
+        return environment, [by_name[ep] for ep in eps]
+    if artifact.document is None:
+        raise CannotLoad(
+            "it is unknown which toolchain compiled the model; with --interpreter, specify a Python that can load the model"
+        )
+    toolchain, where = artifact.document["toolchain"], artifact.folder / MANIFEST
+    entries = [planned[ep].entry if ep in planned else BUILT_IN.entry(ep, toolchain["distributions"]) for ep in eps]
+    wanted = Wanted([entry for entry in entries if entry.ep not in libraries], packages)
+    return provision_manifest_toolchain(toolchain, wanted, where, given.toolchains, lines), entries
 
 
 def _find_custom_ops(artifact: ArtifactFolder, given: LoadOptions, sources: Sources) -> tuple[CustomOpLibraries, ...]:
