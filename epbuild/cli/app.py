@@ -167,46 +167,18 @@ def execute(arguments: Sequence[str]) -> int:
         return error.exit_code
     except SystemExit as error:  # Typer ends a completion with SystemExit.
         return error.code if isinstance(error.code, int) else 0
-    except EpbuildError as error:
-        from epbuild.report.terminal.problems import print_errors
-
-        print_errors(error.problems)
-        return _report_failure(error.exit_code, arguments)
     except ClickException as error:
         _print(f"error: {format_sentence(error)} See `epbuild --help`.")
         return USAGE
     except (KeyboardInterrupt, typer.Abort):
-        _print("interrupted; finished work is kept")
-        return INTERRUPTED
-    except OSError as error:
-        if is_broken_pipe(error):
-            return discard_output()
-        if is_path_too_long(error) and error.filename:
-            from epbuild.report.terminal.problems import print_problems
-
-            where = Path(shorten_reference(os.fsdecode(error.filename)))
-            print_problems(
-                [Problem("EPB516", "the path is longer than this system allows", where, "Shorten the path, or move the folder.")]
-            )
-            return _report_failure(_ENVIRONMENT, arguments)
-        place = f"{format_path(os.fsdecode(error.filename))}: " if error.filename else ""
-        used = describe_use(error)
-        text = f"error: {used}. {CLOSE_PROGRAM}" if used else f"error: {place}{error.strerror or error}"
-        if isinstance(error, FileNotFoundError) and _is_folder_gone():
-            text = "error: the current folder no longer exists. Change to another folder."
-        return _report_failure(_ENVIRONMENT, arguments, text)
-    except MemoryError:
-        text = "error: out of memory. Provide more memory, or check the limits of this process (`ulimit -a`)."
-        return _report_failure(_ENVIRONMENT, arguments, text)
+        return _report_interrupt()
     except Exception as error:  # noqa: BLE001 - users see tracebacks only with --debug
-        if is_interrupt(error):
-            _print("interrupted; finished work is kept")
-            return INTERRUPTED
-        if any(sign in str(error) for sign in _NO_MEMORY):
-            text = f"error: out of memory: {error}. Check the limits of this process (`ulimit -a`)."
-            return _report_failure(_ENVIRONMENT, arguments, text)
-        text = f"internal error: {type(error).__name__}: {error}. Please report it with the output of `epbuild --debug`."
-        return _report_failure(1, arguments, text)
+        if isinstance(error, OSError) and is_broken_pipe(error):
+            return discard_output()
+        code = _report_error(error)
+        if "--debug" in arguments:
+            traceback.print_exc()
+        return code
     return outcome if isinstance(outcome, int) else 0
 
 
@@ -239,12 +211,48 @@ def discard_output() -> int:
     return 1
 
 
-def _report_failure(code: int, arguments: Sequence[str], text: str | None = None) -> int:
-    if text is not None:
-        _print(text)
-    if "--debug" in arguments:
-        traceback.print_exc()
-    return code
+def _report_interrupt() -> int:
+    _print("interrupted; finished work is kept")
+    return INTERRUPTED
+
+
+def _report_error(error: Exception) -> int:
+    """Print an error, and return the exit code."""
+    match error:
+        case EpbuildError():
+            from epbuild.report.terminal.problems import print_errors
+
+            print_errors(error.problems)
+            return error.exit_code
+        case OSError():
+            _print_os_error(error)
+        case MemoryError():
+            _print("error: out of memory. Provide more memory, or check the limits of this process (`ulimit -a`).")
+        case _ if is_interrupt(error):
+            return _report_interrupt()
+        case _ if any(sign in str(error) for sign in _NO_MEMORY):
+            _print(f"error: out of memory: {error}. Check the limits of this process (`ulimit -a`).")
+        case _:
+            name = type(error).__name__
+            _print(f"internal error: {name}: {error}. Please report it with the output of `epbuild --debug`.")
+            return 1
+    return _ENVIRONMENT
+
+
+def _print_os_error(error: OSError) -> None:
+    if is_path_too_long(error) and error.filename:
+        from epbuild.report.terminal.problems import print_problems
+
+        where = Path(shorten_reference(os.fsdecode(error.filename)))
+        hint = "Shorten the path, or move the folder."
+        print_problems([Problem("EPB516", "the path is longer than this system allows", where, hint)])
+    elif isinstance(error, FileNotFoundError) and _is_folder_gone():
+        _print("error: the current folder no longer exists. Change to another folder.")
+    elif used := describe_use(error):
+        _print(f"error: {used}. {CLOSE_PROGRAM}")
+    else:
+        place = f"{format_path(os.fsdecode(error.filename))}: " if error.filename else ""
+        _print(f"error: {place}{error.strerror or error}")
 
 
 def _print(text: str) -> None:

@@ -90,7 +90,6 @@ def make_lock(
     request: Request,
     progress: Progress,
     upgrade: Upgrade | None = None,
-    cancelled: threading.Event | None = None,
     fetcher: ModelFetcher | None = None,
     resolver: Resolver | None = None,
 ) -> Locking:
@@ -107,7 +106,6 @@ def make_lock(
         old or Lock(""),
         progress,
         upgrade or Upgrade(),
-        cancelled or threading.Event(),
         get_own_platform(),
         fetcher,
         resolver or resolve,
@@ -183,7 +181,6 @@ class _LockBuilder:
     old: Lock
     progress: Progress
     upgrade: Upgrade
-    cancelled: threading.Event
     here: str | None
     fetcher: ModelFetcher | None
     resolver: Resolver
@@ -297,7 +294,7 @@ class _LockBuilder:
             # The lock must describe the model in the wheel.
             is_in_wheel = isinstance(parse_address(model.path), PackageAddress)
             remote = RemoteModels(workspace, BlobStore(find_cache_directory()), allowed, is_in_wheel, self.fetcher)
-            graph = remote.fetched(model, self.progress, self.cancelled)
+            graph = remote.fetched(model, self.progress, threading.Event())
             source = find_source(model, self.recipe.directory, lambda model: graph)
             external = source.files.external if source is not None else {}
             digests = Digests(workspace.files, HashingEvents(self.progress).counting).of_many([graph, *external.values()])

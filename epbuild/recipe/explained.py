@@ -48,14 +48,14 @@ _EXPECT, _FALLBACK = "expect", "fallback_nodes"
 _Entries = dict[str, KeyedNode]
 
 
-def explain(path: Path, *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()) -> str:
+def explain(path: Path, *, settings: Sequence[str] = ()) -> str:
     """Return the text of the recipe at `path` with its defaults written out.
 
     `settings` override the values of variables.
 
     Raises RecipeError.
     """
-    loaded = load_with_nodes(path, environment=environment, settings=settings)
+    loaded = load_with_nodes(path, settings=settings)
     overrides, _ = read_overrides(settings)
     return _Explanation(loaded, overrides).text()
 

@@ -39,30 +39,26 @@ class StarterKind(Struct, frozen=True):
     def static(self) -> bool:
         return self.entry.static_shapes is not None
 
-    def obstacle(self, platform: str = sys.platform) -> str | None:
+    def obstacle(self) -> str | None:
         """Return the known reason why the EP cannot compile on this platform, as a clause, or None."""
-        return next((f"cannot {row.what} here: {row.why}" for row in _find_limits(self, platform) if row.stops), None)
+        return next((f"cannot {row.what} here: {row.why}" for row in _find_limits(self) if row.stops), None)
 
-    def condition(self, platform: str = sys.platform) -> str | None:
+    def condition(self) -> str | None:
         """Return what the machine must have, as a clause such as `cannot compile without a GPU: ...`, or None."""
-        rows = (
-            row
-            for row in _find_limits(self, platform)
-            if not row.stops and row.during is None and row.what.startswith(_CONDITIONS)
-        )
+        rows = (row for row in _find_limits(self) if not row.stops and row.during is None and row.what.startswith(_CONDITIONS))
         return next((f"cannot {row.what}: {row.why}" for row in rows), None)
 
-    def runs_here(self, value: str, platform: str = sys.platform) -> bool:
+    def runs_here(self, value: str) -> bool:
         """Return whether models compiled for a target are expected to run on this platform."""
         options = {**self.start.options, **({self.start.option: value} if self.start.option else {})}
-        rows = (row for row in _find_limits(self, platform, options) if row.during == "load" and row.when)
-        return self.obstacle(platform) is None and not any(rows)
+        rows = (row for row in _find_limits(self, options) if row.during == "load" and row.when)
+        return self.obstacle() is None and not any(rows)
 
 
-def _find_limits(kind: StarterKind, platform: str, options: Mapping[str, str] | None = None) -> Iterator[Limitation]:
+def _find_limits(kind: StarterKind, options: Mapping[str, str] | None = None) -> Iterator[Limitation]:
     device = kind.start.device.get("type")
     for row in kind.entry.cannot:
-        if row.limit_of == "machine" and row.holds(platform, str(device) if device else None, options or kind.start.options):
+        if row.limit_of == "machine" and row.holds(sys.platform, str(device) if device else None, options or kind.start.options):
             yield row
 
 
