@@ -121,7 +121,6 @@ def _build_live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions)
     from epbuild.session.request import Request
     from epbuild.verify.live.check import LiveCheck
     from epbuild.verify.live.comparison import OutputComparison
-    from epbuild.verify.live.session import LoadOptions
     from epbuild.verify.live.source import Sources
 
     names = _collect_model_names(artifacts, options.interpreter)
@@ -132,14 +131,12 @@ def _build_live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions)
         numbers=options.numbers,
         here=options.here,
         strict=options.strict,
-        options=LoadOptions(
-            options.interpreter,
-            options.device,
-            options.ep_options,
-            options.timeout,
-            options.custom_ops,
-            from_memory=options.from_memory,
-        ),
+        interpreter=options.interpreter,
+        device=options.device,
+        options=options.ep_options,
+        timeout=options.timeout,
+        custom_ops=options.custom_ops,
+        from_memory=options.from_memory,
         sources=Sources(_parse_paths_by_model("--source", options.sources, names), options.recipe, plan),
         comparison=OutputComparison(
             _parse_paths_by_model("--inputs", options.inputs, names),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from epbuild.commands.doctor.health import HealthCheck, Topic
+from epbuild.commands.doctor.health import HealthCheck, HealthState, Topic
 from epbuild.core.clone import CannotClone, clone
 from epbuild.core.shown import format_path
 
@@ -41,35 +41,30 @@ class CheckedFolder(Struct, frozen=True):
 
 def check_folder(place: CheckedFolder, disks: FileSystems) -> Iterator[HealthCheck]:
     """Check a folder. Yield one check for its state, and one check for each problem."""
-    there = _find_existing(place.path)
+    there, path = _find_existing(place.path), format_path(place.path)
     total, free = disks.space(there)
-    shown = f"{format_path(place.path)}: {disks.kind(there)}, {_format_gigabytes(free)} free of {_format_gigabytes(total)}"
+    shown = f"{path}: {disks.kind(there)}, {_format_gigabytes(free)} free of {_format_gigabytes(total)}"
+
+    def check(state: HealthState, text: str, hint: str | None = None) -> HealthCheck:
+        return HealthCheck(place.topic, state, text, hint)
+
     why = _find_write_obstacle(place.path, there)
     if why is not None:
-        yield HealthCheck(
-            place.topic, "error", f"{format_path(place.path)} is not writable: {why}", f"Get write permission, or {place.move}."
-        )
+        yield check("error", f"{path} is not writable: {why}", f"Get write permission, or {place.move}.")
         return
-    if place.path != there:
-        yield HealthCheck(place.topic, "ok", f"{shown}; created when needed")
-    else:
-        yield HealthCheck(place.topic, "ok", f"{shown}; {_describe_links(place.path)}")
+    yield check("ok", f"{shown}; {_describe_links(place.path) if place.path == there else 'created when needed'}")
     if free < _MIN_FREE_BYTES:
         hint = f"Free some space (`epbuild gc --max-size 5GB`), or {place.move}."
-        yield HealthCheck(place.topic, "error", f"{format_path(place.path)} is full: {_format_gigabytes(free)} free", hint)
+        yield check("error", f"{path} is full: {_format_gigabytes(free)} free", hint)
     elif free < _LOW_FREE_BYTES:
         hint = "A toolchain needs about 0.5 GB. Remove unused results with `epbuild gc`."
-        yield HealthCheck(
-            place.topic, "warning", f"{format_path(place.path)} is low on space: {_format_gigabytes(free)} free", hint
-        )
+        yield check("warning", f"{path} is low on space: {_format_gigabytes(free)} free", hint)
     if disks.kind(there) in _NETWORK_FILE_SYSTEMS:
         hint = f"Build in this folder on only one machine at a time, because machines do not see each other's locks, or {place.move}."
-        yield HealthCheck(
-            place.topic, "warning", f"{format_path(place.path)} is on a network file system ({disks.kind(there)})", hint
-        )
+        yield check("warning", f"{path} is on a network file system ({disks.kind(there)})", hint)
     if place.path == there and (skew := _measure_skew(place.path)) > _MAX_SKEW_SECONDS:
         hint = "Correct the clock of the file server. epbuild detects changes by file times."
-        yield HealthCheck(place.topic, "warning", f"the clock of the file system is off by {skew:.0f} s", hint)
+        yield check("warning", f"the clock of the file system is off by {skew:.0f} s", hint)
 
 
 def check_path_length(places: Iterator[CheckedFolder] | list[CheckedFolder], disks: FileSystems) -> HealthCheck | None:

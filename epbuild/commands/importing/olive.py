@@ -94,7 +94,7 @@ def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild
         )
     build.device = "gpu" if device == "gpu" else None
     _read_pass(build, passes[found[0]][1])
-    _read_model(build, as_mapping(document.get("input_model")), as_mapping(as_mapping(document.get("input_model")).get("config")))
+    _read_model(build, _read_settings(document.get("input_model")))
     build.decoder, imported = _read_decoder_passes(build, passes)
     before = True
     for name, (kind, _) in passes.items():
@@ -116,12 +116,17 @@ def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild
 
 
 def _list_passes(document: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, Mapping[str, Any]]]]:
-    """Yield the name, the type and the settings of each pass. Older configurations have the settings in `config`."""
+    """Yield the name, the type and the settings of each pass."""
     for name, value in as_mapping(document.get("passes")).items():
-        one = value[0] if isinstance(value, list) and value else value
-        settings = dict(as_mapping(one))
-        kind, older = str(settings.pop("type", "")), as_mapping(settings.pop("config", None))
-        yield name, (kind, {**settings, **older})
+        settings = _read_settings(value[0] if isinstance(value, list) and value else value)
+        yield name, (str(settings.pop("type", "")), settings)
+
+
+def _read_settings(value: object) -> dict[str, Any]:
+    """Return the settings of a pass, a system or a model. Older configurations have the settings in `config`."""
+    settings = dict(as_mapping(value))
+    older = as_mapping(settings.pop("config", None))
+    return {**settings, **older}
 
 
 def _find_accelerator(document: Mapping[str, Any]) -> tuple[str, str | None]:
@@ -132,8 +137,7 @@ def _find_accelerator(document: Mapping[str, Any]) -> tuple[str, str | None]:
         [target] if isinstance(target, Mapping) else [systems[str(target)]] if str(target) in systems else list(systems.values())
     )
     for system in chosen:
-        config = {**as_mapping(system), **as_mapping(as_mapping(system).get("config"))}
-        for accelerator in as_sequence(config.get("accelerators")):
+        for accelerator in as_sequence(_read_settings(system).get("accelerators")):
             eps = as_sequence(as_mapping(accelerator).get("execution_providers"))
             first = eps[0] if eps else ""
             name = first[0] if isinstance(first, list) and first else first
@@ -218,12 +222,9 @@ def _read_count(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
-def _read_model(build: ImportedBuild, model: Mapping[str, Any], older: Mapping[str, Any]) -> None:
-    settings = {**model, **older}
-    kind = str(model.get("type") or "")
-    components = [
-        {**as_mapping(one), **as_mapping(as_mapping(one).get("config"))} for one in as_sequence(settings.get("model_components"))
-    ]
+def _read_model(build: ImportedBuild, settings: Mapping[str, Any]) -> None:
+    kind = str(settings.get("type") or "")
+    components = [_read_settings(one) for one in as_sequence(settings.get("model_components"))]
     if kind.lower() == "compositemodel" and components:
         build.models = [str(one.get("model_path") or "") for one in components]
     elif kind.lower() == "onnxmodel" and settings.get("model_path"):
@@ -238,7 +239,7 @@ def _read_model(build: ImportedBuild, model: Mapping[str, Any], older: Mapping[s
 
 def _read_systems(build: ImportedBuild, document: Mapping[str, Any]) -> None:
     for name, system in as_mapping(document.get("systems")).items():
-        config = {**as_mapping(system), **as_mapping(as_mapping(system).get("config"))}
+        config = _read_settings(system)
         if place := config.get("python_environment_path"):
             why = "epbuild creates its own environment with the recipe's packages"
             build.skip_setting(

@@ -37,7 +37,7 @@ _ANSWERS: Mapping[str, tuple[Outcome, str]] = {
 }
 
 
-class LiveCheck(Struct, frozen=True):
+class LiveCheck(LoadOptions, frozen=True, kw_only=True):
     """Options of the live checks. Every model is always loaded."""
 
     numbers: bool = False
@@ -46,7 +46,6 @@ class LiveCheck(Struct, frozen=True):
     """True to report how this machine runs each model."""
     strict: bool = False
     """True to report a skipped check as a failure, except a skipped `compatibility` check."""
-    options: LoadOptions = field(default_factory=LoadOptions)
     sources: Sources = field(default_factory=lambda: Sources({}))
     comparison: OutputComparison = field(default_factory=OutputComparison)
 
@@ -115,7 +114,7 @@ def _check_batches(
 def _open_session(artifact: ArtifactFolder, check: LiveCheck, lines: ProgressLines) -> Session:
     """Return the session for an artifact. With `here`, an environment without the EP is an answer: CannotLoad."""
     try:
-        return open_artifact_session(artifact, check.options, check.sources, lines)
+        return open_artifact_session(artifact, check, check.sources, lines)
     except ToolchainError as error:
         if check.here and all(problem.code == _NO_EP for problem in error.problems):
             raise CannotLoad("; ".join(problem.message for problem in error.problems)) from error

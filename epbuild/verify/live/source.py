@@ -134,20 +134,21 @@ class Sources:
             raise NoSource(f"it was merged from {members}; specify an equivalent model with --source {name}=FILE")
         group = self.find_group(document, name)
         member = group.member(name) if group is not None else None
-        own = self.named.get(name) or self.named.get("")
-        files = member.original if member is not None and own is None else None
-        is_prepared = member is not None and member.prepared is not None
-        prepared = _find_in_cache(model.get("source")) if is_prepared else None
-        if member is not None and member.maker is not None and own is None:
-            files = _find_in_cache(_get_first_source(model))
-        step = (member.maker or member.prepared) if member is not None else None
-        if own is None and member is not None and is_prepared and self._compares_prepared(name, files, document, model):
-            files, step = prepared, member.prepared
-        graph = own or (files.graph if files is not None else None)
-        if graph is None:
-            raise NoSource(self._explain_missing(member, document, step))
         sizes = member.model.dimensions if member is not None else {}
-        return _read_source(graph, files.external if files is not None else {}, sizes, prepared, model.get("source"))
+        prepared = _find_in_cache(model.get("source")) if member is not None and member.prepared is not None else None
+        own = self.named.get(name) or self.named.get("")
+        if own is not None:
+            return _read_source(own, {}, sizes, prepared, model.get("source"))
+        if member is None:
+            raise NoSource(self._explain_missing(member, document, None))
+        files, step = member.original, member.maker or member.prepared
+        if member.maker is not None:
+            files = _find_in_cache(_get_first_source(model))
+        if member.prepared is not None and self._compares_prepared(name, files, document, model):
+            files, step = prepared, member.prepared
+        if files is None:
+            raise NoSource(self._explain_missing(member, document, step))
+        return _read_source(files.graph, files.external, sizes, prepared, model.get("source"))
 
     def _compares_prepared(
         self, name: str, source: ModelFiles | None, document: Mapping[str, Any] | None, model: Mapping[str, Any]

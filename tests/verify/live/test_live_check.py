@@ -30,7 +30,6 @@ from epbuild.verify.facts import Model
 from epbuild.verify.findings import Finding
 from epbuild.verify.live.check import LiveCheck, check_live
 from epbuild.verify.live.comparison import OutputComparison
-from epbuild.verify.live.session import LoadOptions
 from epbuild.verify.live.source import Sources
 from epbuild.verify.manifest import ListedModel, Manifest
 from tests.verify.live.fake_trials import QNN, environment, fake_worker, planned
@@ -135,8 +134,8 @@ def tried(
 
 def here(folder: Path, check: LiveCheck) -> LiveCheck:
     """Return a check with the toolchain of a folder, unless it has another one."""
-    known = isinstance(check.options.toolchains, OneToolchain)
-    return check if known else replace(check, options=LoadOptions(timeout=60, toolchains=OneToolchain(folder)))
+    known = isinstance(check.toolchains, OneToolchain)
+    return check if known else replace(check, timeout=60, toolchains=OneToolchain(folder))
 
 
 def compared(folder: Path, **comparison: Any) -> Finding:
@@ -204,7 +203,7 @@ def test_a_crash_in_a_sharing_group_names_the_model_and_skips_later_models(folde
 
 def test_sharing_models_are_opened_together_with_the_sharing_option(folder: Path) -> None:
     toolchain = OneToolchain(folder)
-    check = LiveCheck(sources=PlannedSources({}), options=LoadOptions(timeout=60, toolchains=toolchain))
+    check = LiveCheck(sources=PlannedSources({}), timeout=60, toolchains=toolchain)
 
     def opened() -> list[Any]:
         found = [([model["name"] for model in request["models"]], request["session_options"]) for request in toolchain.requests]
