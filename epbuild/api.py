@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from epbuild.commands.init.answers import FirstRecipe as FirstRecipe
     from epbuild.commands.lock import Locking as Locking
     from epbuild.commands.lock import Upgrade as Upgrade
+    from epbuild.commands.reporting.values import MeasuredModels as MeasuredModels
     from epbuild.commands.reporting.values import Report as Report
     from epbuild.commands.validate import Validation as Validation
     from epbuild.commands.verify import LiveOptions as LiveOptions
@@ -69,7 +70,7 @@ _MODULES = {
     "epbuild.commands.artifacts": ("Inspected",),
     "epbuild.commands.init.answers": ("BadAnswer", "FirstRecipe"),
     "epbuild.commands.lock": ("Locking", "Upgrade"),
-    "epbuild.commands.reporting.values": ("Report",),
+    "epbuild.commands.reporting.values": ("MeasuredModels", "Report"),
     "epbuild.commands.validate": ("Validation",),
     "epbuild.session.request": ("RemoteChoice", "Request"),
     "epbuild.commands.verify": ("LiveOptions",),
@@ -154,6 +155,21 @@ def coverage(
     from epbuild.engine.events import NoProgress
 
     return cover(_as_request(request), NoProgress() if progress is None else progress, cancelled)
+
+
+@_interruptible()
+def measure(
+    request: Request | StrPath, progress: Progress | None = None, *, cancelled: threading.Event | None = None
+) -> MeasuredModels:
+    """Measure the compiled models for which the recipe sets `measure`, without emitting outputs, and return new and current figures.
+
+    A failed model does not stop the others. Raises BuildFailed at the end if a model failed or exceeds a limit: `report` then has the
+    figures of all models. Raises another EpbuildError if the build could not start, and Cancelled after `cancelled` is set.
+    """
+    from epbuild.commands.run import measure as measure_models
+    from epbuild.engine.events import NoProgress
+
+    return measure_models(_as_request(request), NoProgress() if progress is None else progress, cancelled)
 
 
 @_interruptible()

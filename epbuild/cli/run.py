@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Annotated, ClassVar
-
-from msgspec.structs import replace
 
 from epbuild import api
 from epbuild.cli import arguments
 from epbuild.cli.build_files import AGAINST_NEEDS_REPORT, BuildFiles
 from epbuild.cli.job_options import ShardText, parse_shard
 from epbuild.cli.options import INTERRUPTED, Excludes, OptionGroup, declare_option, make_application
+from epbuild.commands.reporting.recipe_values import ReportedMeasurement
 from epbuild.commands.run import cover
 from epbuild.commands.watch import SourceWatch
 from epbuild.core.errors import EpbuildError, Problem
@@ -277,15 +276,14 @@ def measure(
         remote=remote.choice,
         cluster=None if remote.offline else cluster.address(insecure=remote.insecure),
     )
-    request = replace(request, selection=request.selection or ("measure:*",))
     code = 0
     problems: tuple[Problem, ...] = ()
     with make_coverage_reporter() as progress:
         try:
-            api.run(request, progress)
+            rows: Sequence[ReportedMeasurement] = api.measure(request, progress)
         except BuildFailed as error:
             code, problems = error.result.finished.exit_code, error.problems
-    rows = api.report(request).measurements
+            rows = api.report(request).measurements
     if json:
         print_json(build_measurements_document(rows))
     else:

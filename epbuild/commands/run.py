@@ -1,9 +1,10 @@
-"""`epbuild run` and `epbuild coverage`: build out-of-date steps."""
+"""`epbuild run`, `epbuild coverage` and `epbuild measure`: build out-of-date steps."""
 
 from __future__ import annotations
 
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -11,6 +12,7 @@ from epbuild.commands.reporting.recording import Recording, recorded, sum_up
 from epbuild.core.errors import Cancelled
 from epbuild.engine.events import Progress, RunStarted, Serialized, Warned
 from epbuild.engine.ledger import Ledger
+from epbuild.session.build_result import ResultCollector
 from epbuild.session.coverage import CoveredModels
 from epbuild.session.events import ModelCovered
 from epbuild.session.planning import ModelFetcher
@@ -18,6 +20,9 @@ from epbuild.session.request import Request
 from epbuild.session.session import open_session
 from epbuild.session.snapshot import find_last_outputs, read_last, read_survey
 from epbuild.survey.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from epbuild.commands.reporting.values import MeasuredModels
 
 
 def run(
@@ -49,6 +54,21 @@ def cover(request: Request, progress: Progress, cancelled: threading.Event | Non
     recording = Recording(request, progress)
     _build(request, recording, cancelled or threading.Event(), None)
     return CoveredModels(event for _, event in recording.events if isinstance(event, ModelCovered))
+
+
+def measure(request: Request, progress: Progress, cancelled: threading.Event | None = None) -> MeasuredModels:
+    """Measure the compiled models without emitting outputs, and return new and current figures.
+
+    If a model fails or exceeds a limit, the other models are still measured, and BuildFailed is raised at the end.
+    """
+    from epbuild.commands.reporting.report import report  # slow to load, and no other function needs it
+    from epbuild.commands.reporting.values import MeasuredModels
+
+    request = replace(request, selection=request.selection or ("measure:*",), emits=False, keep_going=True)
+    collector = ResultCollector(progress)
+    run(request, collector, cancelled)
+    collector.result()
+    return MeasuredModels(report(request).measurements)
 
 
 def _report_unchanged(request: Request, progress: Progress, last: Snapshot, begin: float) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from epbuild import api
 from epbuild.cache.blobs import BlobStore
 from epbuild.cli.app import execute
 from epbuild.cluster.request import build_request, list_files, parse_action, read_request
@@ -222,12 +223,19 @@ def test_measure_prints_new_and_current_figures_and_emits_nothing(workshop: Work
     assert f"[1/2] built {CLASSIFIER}" in said.err
     assert "[EPB656]" in said.err
     assert not workshop.output("classifier").exists()
+    with pytest.raises(api.BuildFailed, match="expects at most 4"):
+        api.measure(workshop.request)
     measured(workshop, printing(load_ms=1234.5, latency_ms={"p50": 4.0001}, peak_memory=4096, device="SM-S918B"), "latency_ms: 5")
     assert execute(["measure", "--json"]) == 0
     said = capsys.readouterr()
     assert "built" not in said.err
     [row] = json.loads(said.out)["rows"]
     assert (row["step"], row["figures"]["load_ms"], row["device"]) == (MEASURE, 1234.5, "SM-S918B")
+    assert repr(api.measure(workshop.request)).splitlines() == [
+        "1 measured model",
+        "model       target  on        latency_ms.p50  load_ms  peak_memory",
+        "classifier  plain   SM-S918B  4.0001          1234.5   4096",
+    ]
     assert execute(["measure", "compile:*"]) == 0
     assert capsys.readouterr().out == "The selected steps measured nothing.\n"
     assert execute(["measure", "--offline", "--remote-cache", "write"]) == 2

@@ -195,3 +195,17 @@ class Report(Summarized, Struct, frozen=True):
             for row in self.coverage
         ]
         return Summary(f"{self.recipe.name}: {steps}; {last}", COVERAGE_COLUMNS, rows)
+
+
+class MeasuredModels(Summarized, tuple[ReportedMeasurement, ...]):
+    """Figures of all measured models, in plan order."""
+
+    __slots__ = ()
+
+    def summarize(self) -> Summary:
+        """Return the figures of each model for each target."""
+        names = list(dict.fromkeys(name for row in self for name in row.figures))
+        rows = [
+            (row.member, row.target, row.device or row.on, *(f"{row.figures.get(name, '')}" for name in names)) for row in self
+        ]
+        return Summary(format_count(len(self), "measured model"), ("model", "target", "on", *names), rows)
