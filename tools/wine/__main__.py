@@ -39,7 +39,7 @@ class Room:
 
 
 _BUILDS = (
-    Room(name="gate", paths=("tests/e2e/test_windows_builds.py",), markers=""),
+    Room(name="gate", paths=("tests/e2e/test_windows_builds.py",), markers="", seconds=2 * _SECONDS),  # runs beside other tests
     Room(
         name="builds",
         paths=(
