@@ -9,11 +9,9 @@ from __future__ import annotations
 import errno
 import os.path
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-
-from msgspec import Struct
 
 from epbuild.core.canonical import read_schema_text
 from epbuild.core.digest import hash_bytes
@@ -37,43 +35,29 @@ _MAX_FILES_TO_JUDGE = 50
 _MAX_RECIPES_TO_NAME = 3
 
 
-class Composition(Struct, frozen=True):
-    """Merged tree of a recipe. The first of `files` is the recipe itself. `problems` contains no syntax errors."""
-
-    root: MappingNode
-    files: tuple[Path, ...]
-    contents: tuple[bytes, ...]
-    problems: tuple[Problem, ...]
-    names: tuple[Path, ...]
-    """Paths that were used to open the files. Several paths may lead to the same file."""
-
-
-def compose(path: Path) -> Composition:
-    """Return the recipe at `path`, merged with all files that it extends and includes.
+class Composition:
+    """Recipe at a path, merged with all files that it extends and includes.
 
     Raises RecipeError if any file cannot be read, because further problems would then be noise.
     """
-    composer = _Composer()
-    composer.names[path] = None
-    root = composer.read_tree(path, _read_content(path), ())
-    if composer.stopped:
-        raise RecipeError(*composer.problems, *composer.stopped)
-    return Composition(
-        root, tuple(composer.contents), tuple(composer.contents.values()), tuple(composer.problems), tuple(composer.names)
-    )
 
-
-class _Composer:
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
         self.problems: list[Problem] = []
-        self.stopped: list[Problem] = []
+        """Problems that are not syntax errors."""
         self.contents: dict[Path, bytes] = {}
-        self.names: dict[Path, None] = {}
+        """Content of each file. The first file is the recipe itself."""
+        self.names: dict[Path, None] = {path: None}
+        """Paths that were used to open the files. Several paths may lead to the same file."""
+        self._stopped: list[Problem] = []
         self._known: dict[Path, MappingNode] = {}
         self._merged = 0
         self._is_full = False
+        self.root = self._read_tree(path, _read_content(path), ())
+        """Merged tree of the recipe."""
+        if self._stopped:
+            raise RecipeError(*self.problems, *self._stopped)
 
-    def read_tree(self, path: Path, content: bytes, above: tuple[Path, ...]) -> MappingNode:
+    def _read_tree(self, path: Path, content: bytes, above: tuple[Path, ...]) -> MappingNode:
         """Return the tree of a file, merged over the files that it extends and includes.
 
         `above` is the chain of files from the recipe to this file.
@@ -89,7 +73,7 @@ class _Composer:
             try:
                 part = self._read_part(path, name, where, (*above, resolve_links(path)))
             except RecipeError as error:
-                self.stopped += error.problems
+                self._stopped += error.problems
             else:
                 root = merge_nodes(root, part) if root else part
         own = drop_keys(source.root, (_EXTENDS, _INCLUDE))
@@ -138,7 +122,7 @@ class _Composer:
             content = _read_content(part)
             if not place.is_relative_to(above[0].parent):
                 _check_foreign_file(content, name, where)
-            self._known[place] = self.read_tree(part, content, above)
+            self._known[place] = self._read_tree(part, content, above)
         known = self._known[place]
         self._merged += known.size
         if self._merged > MAX_NODES and not self._is_full:
@@ -239,7 +223,7 @@ def _check_version(root: MappingNode) -> None:
 _READ = re.compile(rb"\$\{env\.([^\s=${}:<>]+)")
 
 
-def hash_texts(contents: Sequence[bytes], environment: Mapping[str, str], settings: Sequence[str]) -> str:
+def hash_texts(contents: Collection[bytes], environment: Mapping[str, str], settings: Sequence[str]) -> str:
     """Return the SHA-256, in hex, of a recipe's inputs.
 
     The inputs are the schema, the texts of the recipe's files, and the values of `settings` and of environment variables in templates.

@@ -13,7 +13,7 @@ from msgspec import Struct
 from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Argument, Position, Problem, RecipeError
 from epbuild.recipe import groups, models, outputs
-from epbuild.recipe.compose import compose, hash_texts
+from epbuild.recipe.compose import Composition, hash_texts
 from epbuild.recipe.defaults import write_out
 from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.groups import read_group, read_member
@@ -83,12 +83,12 @@ class LoadedRecipe(Struct, frozen=True):
 def load_with_nodes(path: Path, *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()) -> LoadedRecipe:
     """Load a recipe like `load`, and return it with its nodes."""
     environment = os.environ if environment is None else environment
-    composition = compose(path)
-    digest = hash_texts(composition.contents, environment, settings)
+    composition = Composition(path)
+    digest = hash_texts(composition.contents.values(), environment, settings)
     overrides, refused = read_overrides(settings)
     assembler = _Assembler(path, composition.root, environment, overrides)
-    digests = dict(zip(composition.files, map(hash_bytes, composition.contents), strict=True))
-    recipe = replace(assembler.recipe(), files=composition.files, names=composition.names, digests=digests, digest=digest)
+    digests = {file: hash_bytes(content) for file, content in composition.contents.items()}
+    recipe = replace(assembler.recipe(), files=tuple(digests), names=tuple(composition.names), digests=digests, digest=digest)
     problems = list(dict.fromkeys((*composition.problems, *refused, *assembler.problems)))
     if problems:
         broken = BrokenRecipe(*problems)
