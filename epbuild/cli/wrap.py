@@ -9,7 +9,6 @@ import typer
 
 from epbuild.cli import arguments
 from epbuild.cli.options import MACHINE, declare_option, make_application
-from epbuild.commands.wrap import WrapRequest
 from epbuild.commands.wrap import wrap as write_models
 from epbuild.report.json.artifacts import build_wrapped_document
 from epbuild.report.json.documents import print_json
@@ -64,7 +63,7 @@ def wrap(
     BINARY_ctx.onnx, and other graphs become GRAPH_ctx.onnx.
     """
     with WaitingRow() as waiting:
-        made = write_models(WrapRequest(binary, output, quantized_io, interpreter), NotedLines(waiting).report)
+        made = write_models(binary, output, interpreter, NotedLines(waiting).report, quantized_io=quantized_io)
     if json:
         print_json(build_wrapped_document(made))
     else:

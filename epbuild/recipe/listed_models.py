@@ -14,8 +14,6 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath, PurePosixPath
 
-from msgspec import Struct
-
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.model import Reference
 from epbuild.recipe.names import is_glob, name_of_text
@@ -28,16 +26,6 @@ from epbuild.recipe.template import TemplateError, escape, substitute
 _LIMITS = PatternLimits(files=100_000, hidden=False)
 
 
-class ListedModels(Struct, frozen=True):
-    """Models from a list, with names that are derived from their file names."""
-
-    entries: Mapping[str, KeyedNode]
-    folders: tuple[Path, ...]
-    """Folders in which a new file may match a pattern."""
-    is_whole: bool
-    """False if an entry is invalid. `entries` may then lack models that other parts of the recipe refer to."""
-
-
 def read_listed(models: Node, recipe: Path, names: Mapping[str, Scalar], problems: list[Problem]) -> ListedModels | None:
     """Return the models in a list or a single text, or None for any other node. Add problems to `problems`.
 
@@ -45,27 +33,36 @@ def read_listed(models: Node, recipe: Path, names: Mapping[str, Scalar], problem
     """
     items = models.items if isinstance(models, SequenceNode) else (models,)
     texts = [item for item in items if isinstance(item, ScalarNode) and isinstance(item.value, str) and item.value]
-    if len(texts) < len(items):
-        return None
-    return _Reader(recipe, names, problems).read(texts)
+    return ListedModels(texts, recipe, names, problems) if len(texts) == len(items) else None
 
 
-class _Reader:
-    def __init__(self, recipe: Path, names: Mapping[str, Scalar], problems: list[Problem]) -> None:
+class ListedModels:
+    """Models from a list, with names that are derived from their file names."""
+
+    def __init__(self, items: list[ScalarNode], recipe: Path, names: Mapping[str, Scalar], problems: list[Problem]) -> None:
+        self.entries: dict[str, KeyedNode] = {}
+        self.is_whole = True
+        """False if an entry is invalid. `entries` may then lack models that other parts of the recipe refer to."""
+        self._paths: dict[str, str] = {}
+        """Path of each model, by its name."""
+        self._spellings: dict[str, str] = {}
         self._recipe = recipe
         self._names = names
         self._problems = problems
         self._finder = FileFinder(recipe.parent, problems, _LIMITS)
-        self._is_whole = True
+        self._read(items)
 
-    def read(self, items: list[ScalarNode]) -> ListedModels:
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Folders in which a new file may match a pattern."""
+        return self._finder.folders
+
+    def _read(self, items: list[ScalarNode]) -> None:
         texts = [(item, text) for item in items if (text := self._substitute(item)) is not None]
         named = {self._normalize_path(text, item.where) for item, text in texts if not _is_pattern(text)}
-        models: dict[str, tuple[str, KeyedNode]] = {}
-        spellings: dict[str, str] = {}
         for item, text in texts:
             if not _is_pattern(text):
-                self._add(models, spellings, text, item)
+                self._add(text, item)
                 continue
             start, written_start = _split_start(text, str(item.value))
             for rest in self._find_matches(text, item.where):
@@ -74,9 +71,7 @@ class _Reader:
                 if place not in named:
                     named.add(place)
                     written = f"{written_start}{escape(rest)}"
-                    self._add(models, spellings, path, ScalarNode(item.where, written, written))
-        entries = {name: entry for name, (_, entry) in models.items()}
-        return ListedModels(entries, self._finder.folders, self._is_whole)
+                    self._add(path, ScalarNode(item.where, written, written))
 
     def _substitute(self, item: ScalarNode) -> str | None:
         """Return a text with its templates substituted, or None if a problem was added."""
@@ -87,34 +82,29 @@ class _Reader:
             self._add_problem(error.problem(item.where))
             return None
 
-    def _add(self, models: dict[str, tuple[str, KeyedNode]], spellings: dict[str, str], path: str, node: ScalarNode) -> None:
+    def _add(self, path: str, node: ScalarNode) -> None:
         name = name_of_text(PurePosixPath(path).stem)
         hint = f"Name the models explicitly: `models: {{<name>: {path}}}`."
-        other = spellings.setdefault(name.casefold(), name)
+        other = self._spellings.setdefault(name.casefold(), name)
         if not name:
-            self._add_problem(
-                Problem(
-                    BAD_NAME,
-                    f"cannot derive a model name from {quote_text(path)}: the file name has no letter or digit",
-                    node.where,
-                    hint,
-                )
-            )
-        elif other in models:
-            both = f"{quote_text(models[other][0])} and {quote_text(path)}"
+            message = f"cannot derive a model name from {quote_text(path)}: the file name has no letter or digit"
+            self._add_problem(Problem(BAD_NAME, message, node.where, hint))
+        elif other in self.entries:
+            both = f"{quote_text(self._paths[other])} and {quote_text(path)}"
             message = f"two models have the name {quote_text(name)}: {both}"
             if other != name:
                 message = f"the names of two models differ only in case: {both}"
             self._add_problem(Problem(BAD_NAME, message, node.where, hint))
         else:
-            models[name] = path, KeyedNode(node.where, node)
+            self.entries[name] = KeyedNode(node.where, node)
+            self._paths[name] = path
 
     def _find_matches(self, pattern: str, where: Position) -> Iterator[str]:
         """Yield the files that a pattern matches, as paths relative to the folder before its first wildcard."""
         reference = Reference(rebase_path(pattern, where, self._recipe), where)
         found = self._finder.find(reference)
         if found is None:  # the finder has added the problem
-            self._is_whole = False
+            self.is_whole = False
             return
         if not found.files:
             self._add_problem(make_unmatched_problem(reference))
@@ -129,7 +119,7 @@ class _Reader:
 
     def _add_problem(self, problem: Problem) -> None:
         self._problems.append(problem)
-        self._is_whole = False
+        self.is_whole = False
 
 
 def _split_start(pattern: str, written: str) -> tuple[str, str]:
