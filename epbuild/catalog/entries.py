@@ -132,11 +132,6 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
         return source.casefold() in (known.casefold() for known in self.sources)
 
     @property
-    def weights_rule(self) -> facts.WeightsRule | None:
-        """Rule for weights files beside the EP's context binaries."""
-        return self.binary.weights
-
-    @property
     def distribution(self) -> str:
         """First of `distributions`, or an empty string."""
         return self.distributions[0] if self.distributions else ""

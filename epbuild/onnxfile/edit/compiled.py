@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from epbuild.catalog.entries import EpEntry
 from epbuild.core.errors import ChangeRefused, Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
 from epbuild.core.shown import format_path
 from epbuild.onnxfile.read.epcontext import EPContextNode, resolve
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
-from epbuild.onnxfile.read.weights_files import ContextEp, find_weights
+from epbuild.onnxfile.read.weights_files import find_weights
 from epbuild.onnxfile.read.wire import MalformedModel
 
 
@@ -34,24 +36,26 @@ def read_compiled(path: Path) -> ModelHeader:
 
 def find_binary(path: Path, node: EPContextNode) -> Path:
     """Return the context binary that a node of the model `path` refers to. Raises VerifyError (EPB605)."""
-    try:
+    with _translate_bad_references(path):
         return resolve(path, node)
-    except BadReference as error:
-        raise VerifyError(Problem("EPB605", f"{format_path(path)}: {error}")) from error
 
 
-def find_context_weights(path: Path, node: EPContextNode, ep: ContextEp | None) -> str | None:
+def find_context_weights(path: Path, node: EPContextNode, ep: EpEntry | None) -> str | None:
     """Return the reference of the weights file of a node's context, or None if there is none. Raises VerifyError (EPB605)."""
-    try:
+    with _translate_bad_references(path):
         return find_weights(path, node, ep)
-    except BadReference as error:
-        raise VerifyError(Problem("EPB605", f"{format_path(path)}: {error}")) from error
 
 
 def find_data(path: Path, location: str) -> Path:
     """Return the file of the model's external data at `location`. Raises VerifyError (EPB605)."""
-    try:
+    with _translate_bad_references(path):
         return locate(path.parent, location, "external data file")
+
+
+@contextmanager
+def _translate_bad_references(path: Path) -> Iterator[None]:
+    try:
+        yield
     except BadReference as error:
         raise VerifyError(Problem("EPB605", f"{format_path(path)}: {error}")) from error
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from epbuild.catalog.entries import EpEntry
 from epbuild.core.digest import hash_file, hash_part
 from epbuild.core.errors import ChangeRefused, Problem, VerifyError
 from epbuild.core.safepath import BadReference, check_reference, open_regular, resolve_links
@@ -21,7 +22,7 @@ from epbuild.onnxfile.edit.staging import drafts, make_exists_error, overwrite, 
 from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
-from epbuild.onnxfile.read.weights_files import ContextEp, FindEp, name_weights
+from epbuild.onnxfile.read.weights_files import FindEp, name_weights
 
 Packaging = Literal["embed", "extract", "rename"]
 """Kind of change. `embed` an external context, `extract` an embedded context, or `rename` or move a context binary."""
@@ -50,7 +51,7 @@ class _Model(Struct, frozen=True):
     header: ModelHeader
     node: EPContextNode
     binary: Path | None
-    ep: ContextEp | None
+    ep: EpEntry | None
     weights: Path | None
     """File beside `binary` that contains the context's weights. None if there is none."""
 

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from epbuild.catalog.entries import EpEntry
 from epbuild.core.digest import hash_file
 from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.onnxfile.edit.compiled import find_binary, find_context_weights, find_data
@@ -16,7 +17,7 @@ from epbuild.onnxfile.edit.staging import stage
 from epbuild.onnxfile.merge.connection import ConnectedModel
 from epbuild.onnxfile.merge.naming import GraphPart
 from epbuild.onnxfile.read.epcontext import EPContextNode
-from epbuild.onnxfile.read.weights_files import ContextEp, name_weights
+from epbuild.onnxfile.read.weights_files import name_weights
 
 
 def stage_files(
@@ -48,7 +49,7 @@ def stage_files(
     return [name for name, _ in names.placed.values()], new
 
 
-def _place_weights(names: _FreeNames, member: ConnectedModel, node: EPContextNode, binary: str, ep: ContextEp | None) -> None:
+def _place_weights(names: _FreeNames, member: ConnectedModel, node: EPContextNode, binary: str, ep: EpEntry | None) -> None:
     """Place the weights of a node's context beside the context, whose new name is `binary`."""
     weights, new = find_context_weights(member.path, node, ep), name_weights(binary, ep)
     if weights is not None and new is not None and names.place(new, member.path.parent / weights) != str(PurePosixPath(new)):

@@ -26,11 +26,11 @@ from epbuild.onnxfile.merge.connection import (
 )
 from epbuild.onnxfile.merge.files import stage_files
 from epbuild.onnxfile.merge.graphs import find_equal_inputs, is_context, read_text_attribute, walk_nodes
-from epbuild.onnxfile.merge.naming import FindMergeableEp, GraphPart, connect, name_ep, name_nodes, rename
+from epbuild.onnxfile.merge.naming import GraphPart, connect, name_ep, name_nodes, rename
 from epbuild.onnxfile.read.epcontext import COMPATIBILITY, EPContextNode, resolve
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ValueInfo
-from epbuild.onnxfile.read.weights_files import find_weights
+from epbuild.onnxfile.read.weights_files import FindEp, find_weights
 
 # Upper limit for the bytes that longer names can add to the models.
 _NAMES = 1024 * 1024
@@ -50,7 +50,7 @@ class Merged(Struct, frozen=True):
 
 
 def merge_models(
-    inputs: Sequence[tuple[Path, str]], connections: Sequence[Connection] | None, destination: Path, find_ep: FindMergeableEp
+    inputs: Sequence[tuple[Path, str]], connections: Sequence[Connection] | None, destination: Path, find_ep: FindEp
 ) -> Merged:
     """Merge compiled models, each with a prefix for its names, into `destination`. Write the files of the merged model beside it.
 
@@ -122,7 +122,7 @@ def _check_size(opened: Sequence[ConnectedModel]) -> None:
         raise ChangeRefused(Problem("EPB623", message, None, "Extract the embedded contexts first: epbuild relink --extract."))
 
 
-def _check_contexts(opened: Sequence[ConnectedModel], find_ep: FindMergeableEp) -> None:
+def _check_contexts(opened: Sequence[ConnectedModel], find_ep: FindEp) -> None:
     """Raise an error if the models have more compiled contexts than an EP loads from one model."""
     contexts: dict[str, dict[object, str]] = {}
     most_contexts: dict[str, int | None] = {}
@@ -243,7 +243,7 @@ def _merge_opsets(parts: Sequence[GraphPart]) -> dict[str, int]:
     return {**merged, **{domain: version for domain, (version, _) in needed.items()}}
 
 
-def _merge_metadata(opened: Sequence[ConnectedModel], find_ep: FindMergeableEp, notes: list[str]) -> dict[str, str]:
+def _merge_metadata(opened: Sequence[ConnectedModel], find_ep: FindEp, notes: list[str]) -> dict[str, str]:
     """Merge the models' metadata. An EP's compatibility string must be equal in all models with a context of this EP."""
 
     def is_of(node: EPContextNode, ep: str | None) -> bool:
@@ -265,7 +265,7 @@ def _merge_metadata(opened: Sequence[ConnectedModel], find_ep: FindMergeableEp, 
     return merged
 
 
-def _check_merged(path: Path, merged: Any, opened: Sequence[ConnectedModel], find_ep: FindMergeableEp) -> None:
+def _check_merged(path: Path, merged: Any, opened: Sequence[ConnectedModel], find_ep: FindEp) -> None:
     """Raise VerifyError unless the result has all nodes, inputs and outputs of the models, and a file for each reference."""
     header = read_header(path)
     operators: Counter[tuple[str, str]] = Counter()

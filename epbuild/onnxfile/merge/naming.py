@@ -5,41 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.onnxfile.merge.connection import Connection
 from epbuild.onnxfile.merge.graphs import is_context, read_text_attribute, walk_graphs, walk_nodes
-from epbuild.onnxfile.read.weights_files import ContextEp, FindEp
+from epbuild.onnxfile.read.weights_files import FindEp
 
 _HINT = "Add a prefix to the names of one model with --prefix."
-
-
-class ContextTolerance(Protocol):
-    """Changes of EPContext nodes that an EP tolerates. The catalog defines the values and their meaning."""
-
-    @property
-    def contexts(self) -> int | None: ...
-
-    @property
-    def value_names(self) -> str | None: ...
-
-    @property
-    def lone_node_name(self) -> bool: ...
-
-
-class MergeableEp(ContextEp, Protocol):
-    """EP of EPContext nodes, with the changes that it tolerates."""
-
-    @property
-    def context_changes(self) -> ContextTolerance: ...
-
-
-FindMergeableEp = Callable[[str | None], MergeableEp | None]
-"""Function that returns the EP of the EPContext nodes with a `source`, or None if the EP is unknown.
-
-Nodes of unknown EPs must not change, but any number of such nodes can be merged.
-"""
 
 
 def name_ep(find_ep: FindEp, source: str | None) -> str:
@@ -57,7 +30,7 @@ class GraphPart:
     proto: Any
     lone: bool
     """True if no other model is known to have a graph in the model's context."""
-    find_ep: FindMergeableEp
+    find_ep: FindEp
     names: dict[str, str] = field(init=False)
     contexts: list[Any] = field(init=False)
     fed: set[str] = field(default_factory=set)

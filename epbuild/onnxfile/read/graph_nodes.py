@@ -53,8 +53,9 @@ def _read_graph(wire: WireReader, pieces: Iterable[Field], depth: int) -> Iterat
             raise MalformedModel("subgraphs are nested deeper than protobuf allows", piece.tag_at)
         for part in wire.message(piece, _GRAPH_FIELDS):
             if part.number == proto.GRAPH_NODE:
-                node = _read_node(wire, part, inner)
+                node, attributes = _read_node(wire, part)
                 found.nodes.append(node)
+                inner += (graph for attribute in attributes for graph in wire.message(attribute, proto.ATTRIBUTE_GRAPHS))
                 if node.operator == "Constant":
                     found.constants.update(node.outputs)
             else:
@@ -64,11 +65,18 @@ def _read_graph(wire: WireReader, pieces: Iterable[Field], depth: int) -> Iterat
         yield from _read_graph(wire, [subgraph], depth + 1)
 
 
-def _read_node(wire: WireReader, node: Field, subgraphs: list[Field]) -> ConnectedNode:
-    """Read a node, and add the subgraphs in its attributes to `subgraphs`."""
+def read_main_nodes(wire: WireReader) -> Iterator[tuple[ConnectedNode, list[Field]]]:
+    """Yield the nodes of the main graph, with their attributes. Raises MalformedModel."""
+    for graph in wire.fields(0, wire.size, frozenset({proto.MODEL_GRAPH})):
+        for node in wire.message(graph, frozenset({proto.GRAPH_NODE})):
+            yield _read_node(wire, node)
+
+
+def _read_node(wire: WireReader, node: Field) -> tuple[ConnectedNode, list[Field]]:
     operator = domain = ""
     inputs: list[str] = []
     outputs: list[str] = []
+    attributes: list[Field] = []
     for part in wire.message(node, _NODE_FIELDS):
         match part.number:
             case proto.NODE_INPUT:
@@ -80,6 +88,6 @@ def _read_node(wire: WireReader, node: Field, subgraphs: list[Field]) -> Connect
             case proto.NODE_DOMAIN:
                 domain = wire.text(part)
             case _:
-                subgraphs.extend(wire.message(part, proto.ATTRIBUTE_GRAPHS))
+                attributes.append(part)
     name = operator if domain in ("", "ai.onnx") else f"{domain}:{operator}"
-    return ConnectedNode(name, tuple(inputs), tuple(outputs))
+    return ConnectedNode(name, tuple(inputs), tuple(outputs)), attributes

@@ -7,10 +7,11 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 from msgspec import Struct
 
+from epbuild.catalog.entries import EpEntry
+from epbuild.catalog.facts import WeightsRule
 from epbuild.core.safepath import BadReference, MissingReference, locate, shorten_reference
 from epbuild.onnxfile.read.epcontext import EPContextNode, resolve
 from epbuild.onnxfile.read.payload import Payload
@@ -27,53 +28,33 @@ class WeightsPart(Struct, frozen=True):
     size: int
 
 
-class WeightsRule(Protocol):
-    """Rule for the weights files of an EP. The catalog defines the values and their meaning."""
+FindEp = Callable[[str | None], EpEntry | None]
+"""Function that returns the EP of the EPContext nodes with a `source`, or None if the EP is unknown.
 
-    @property
-    def beside(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def extent(self) -> str: ...
+Nodes of unknown EPs must not change, but any number of such nodes can be merged.
+"""
 
 
-class ContextEp(Protocol):
-    """EP of EPContext nodes."""
-
-    @property
-    def ep(self) -> str: ...
-
-    @property
-    def weights_rule(self) -> WeightsRule | None: ...
-
-
-FindEp = Callable[[str | None], ContextEp | None]
-"""Function that returns the EP of the EPContext nodes with a `source`, or None if the EP is unknown."""
-
-
-def name_weights(reference: str, ep: ContextEp | None) -> str | None:
+def name_weights(reference: str, ep: EpEntry | None) -> str | None:
     """Return the reference of the weights file beside a context binary. Return None if the EP has no such file."""
-    rule = ep.weights_rule if ep is not None else None
+    rule = ep.binary.weights if ep is not None else None
     path = PurePosixPath(reference)
     if rule is None or path.suffix != rule.beside:
         return None
     return str(path.with_name(rule.name.format(stem=path.stem)))
 
 
-def find_weights(model: Path, node: EPContextNode, ep: ContextEp | None) -> str | None:
+def find_weights(model: Path, node: EPContextNode, ep: EpEntry | None) -> str | None:
     """Return the reference of the weights file of a node's context, or None if the context has no such file.
 
     Raises BadReference if a file is missing, too short or outside the model's folder, or if the weights cannot be read. Raises
     OSError if the context cannot be read.
     """
     name = name_weights(node.reference, ep) if node.reference is not None else None
-    if name is None or ep is None or ep.weights_rule is None:
+    if name is None or ep is None or ep.binary.weights is None:
         return None
     shown = shorten_reference(name)
-    extents = _find_extents(model, node, ep.weights_rule)
+    extents = _find_extents(model, node, ep.binary.weights)
     needed = max((int(match["offset"]) + int(match["size"]) for match in extents), default=0)
     try:
         size = locate(model.parent, name, "weights file").stat().st_size
@@ -90,15 +71,15 @@ def find_weights(model: Path, node: EPContextNode, ep: ContextEp | None) -> str 
     return name
 
 
-def list_weights_parts(model: Path, node: EPContextNode, ep: ContextEp | None) -> tuple[WeightsPart, ...]:
+def list_weights_parts(model: Path, node: EPContextNode, ep: EpEntry | None) -> tuple[WeightsPart, ...]:
     """Return the parts of the weights file of a node's context, largest first.
 
     Return an empty tuple if the context names no weights, or more than 100,000. Raises BadReference and OSError if the context
     cannot be read.
     """
-    if node.reference is None or ep is None or ep.weights_rule is None or name_weights(node.reference, ep) is None:
+    if node.reference is None or ep is None or ep.binary.weights is None or name_weights(node.reference, ep) is None:
         return ()
-    extents = list(itertools.islice(_find_extents(model, node, ep.weights_rule), _MAX_WEIGHTS + 1))
+    extents = list(itertools.islice(_find_extents(model, node, ep.binary.weights), _MAX_WEIGHTS + 1))
     if len(extents) > _MAX_WEIGHTS:
         return ()
     names: dict[tuple[int, int], list[str]] = {}
