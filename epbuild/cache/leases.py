@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from epbuild.cache.errors import translate_os_errors
 from epbuild.core.errors import Cancelled
@@ -23,31 +23,24 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _POLL_SECONDS = 0.1
 
 
-class LeaseListener(Protocol):
-    """Listener that is notified when a wait for a lease starts."""
-
-    def waiting(self) -> None:
-        """Handle the start of a wait for a lease that another process or thread holds. Called at most once."""
-
-
 @contextmanager
 def lease(
     root: Path,
     key: str,
     *,
-    listener: LeaseListener | None = None,
+    on_wait: Callable[[], object] | None = None,
     cancelled: threading.Event | None = None,
 ) -> Iterator[None]:
     """Hold the lease `key` of the store at `root` during the block.
 
-    The lease ends with its process, even if the process is killed. `listener` is notified before a wait if the lease is not free. Raises
+    The lease ends with its process, even if the process is killed. `on_wait` is called once before a wait if the lease is not free. Raises
     Cancelled if `cancelled` is set during the wait, StoreError if the lock file cannot be created, and ValueError for a key that is not a
     file name.
     """
     place = _get_lock_path(root, key)
     lock = _try_lease(place)
-    if lock is None and listener is not None:
-        listener.waiting()
+    if lock is None and on_wait is not None:
+        on_wait()
     while lock is None:
         if cancelled is None:
             time.sleep(_POLL_SECONDS)

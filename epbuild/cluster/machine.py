@@ -29,8 +29,7 @@ from epbuild.core.digest import Blob, Count
 from epbuild.core.errors import Cancelled, EnvironmentFailure, EpbuildError, Problem, StepId, StoreError
 from epbuild.core.installer import UvListener
 from epbuild.engine.byte_progress import count_step_bytes
-from epbuild.engine.events import Progress, StepStarted
-from epbuild.engine.leases import WaitLine
+from epbuild.engine.events import Progress, StepOutput, StepStarted
 from epbuild.plan.key import compute_action_key
 from epbuild.plan.remote_record import COMPILE
 from epbuild.plan.result import ActionResult, make_action_record, open_action_records
@@ -92,8 +91,8 @@ class Machine(Struct, frozen=True):
         if self.abilities is not None and (why := self.abilities.why_not(action)) is not None:
             unfit = EnvironmentFailure(Problem("EPB542", f"the action cannot be executed: {why}", StepId(action.id), _UNFIT_HINT))
             return MachineReply.failure("unable", self.name, unfit, is_unfit=True)
-        listener = WaitLine(action.steps[0], f"waiting for {self.name}, which executes the action for another build", progress)
-        with lease(self.root, request.key, listener=listener, cancelled=cancelled):
+        wait = StepOutput(action.steps[0], f"waiting for {self.name}, which executes the action for another build")
+        with lease(self.root, request.key, on_wait=partial(progress.report, wait), cancelled=cancelled):
             record = self._find_complete_record(action, records.get(request.key))
             is_known = record is not None
             if record is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,7 +17,6 @@ from epbuild.cache.leases import lease
 from epbuild.compile.executor import build_key_document, execute
 from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId
 from epbuild.engine.events import OutputOf, StepOutput
-from epbuild.engine.leases import WaitLine
 from epbuild.plan.key import compute_action_key, describe_differences
 from epbuild.plan.member import Member
 from epbuild.plan.result import CompileResult, find_result, make_action_record, open_action_records
@@ -36,8 +36,8 @@ def compile_alone(group: SessionGroup, member: Member, execution: Execution, ste
     try:
         document = build_key_document(alone, execution)
         key = compute_action_key(document)
-        listener = WaitLine(step, f"waiting for another build that compiles {name} alone", progress)
-        with lease(execution.store.root, key, listener=listener, cancelled=execution.cancelled):
+        wait = StepOutput(step, f"waiting for another build that compiles {name} alone")
+        with lease(execution.store.root, key, on_wait=partial(progress.report, wait), cancelled=execution.cancelled):
             found = find_result(records, execution.store, key, CompileResult)
             if found is not None:
                 progress.report(StepOutput(step, f"restored {name}, which was compiled alone before"))

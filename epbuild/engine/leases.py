@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-
-from msgspec import Struct
 
 from epbuild.cache.leases import lease
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.engine.loop import IdleActions
-
-
-class WaitLine(Struct, frozen=True):
-    """Listener that reports a line of output when a step starts to wait for a lease."""
-
-    step: str
-    text: str
-    progress: Progress
-    yield_place: Callable[[], None] | None = None
-    """Function that lets another action run in the slot of the waiting action."""
-
-    def waiting(self) -> None:
-        if self.yield_place is not None:
-            self.yield_place()
-        self.progress.report(StepOutput(self.step, self.text))
 
 
 class Leases:
@@ -44,11 +26,13 @@ class Leases:
 
         Other actions of this build may run during the wait.
         """
-        listener = WaitLine(
-            step, "waiting for another build that runs this action", self._progress, partial(self._idle.add, action)
-        )
+
+        def report_wait() -> None:
+            self._idle.add(action)
+            self._progress.report(StepOutput(step, "waiting for another build that runs this action"))
+
         try:
-            with lease(root, key, listener=listener, cancelled=self._cancelled):
+            with lease(root, key, on_wait=report_wait, cancelled=self._cancelled):
                 self._idle.discard(action)
                 yield
         finally:

@@ -128,13 +128,25 @@ def supervise(
     tree = _start(command, folder, environment)
     reports: list[Mapping[str, Any]] = []
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    how = _read_to_end(
+        tree, partial(_read_reports, listener, reports), partial(_read_log, log, listener, tail), timeout, cancelled.is_set
+    )
+    out_of_memory = _count_memory_kills() > killed_before
+    return Ending(how, tree.process.returncode, tuple(reports), tuple(tail), out_of_memory)
+
+
+def _read_to_end(
+    tree: _Tree,
+    read_output: Callable[[IO[bytes]], None],
+    read_errors: Callable[[IO[bytes]], None],
+    timeout: float | None,
+    cancelled: Callable[[], bool],
+) -> Literal["exited", "timed out", "cancelled"]:
+    """Read the output of a process tree until it ends or is killed. Return why it ended. Raises errors of the functions that read."""
     failures: list[BaseException] = []
-    readers = [
-        _Reader(tree.process.stdout, partial(_read_reports, listener, reports), failures),
-        _Reader(tree.process.stderr, partial(_read_log, log, listener, tail), failures),
-    ]
+    readers = [_Reader(tree.process.stdout, read_output, failures), _Reader(tree.process.stderr, read_errors, failures)]
     _start_readers(readers, tree)
-    how = _wait(tree, readers[0], timeout, lambda: cancelled.is_set() or bool(failures))
+    how = _wait(tree, readers[0], timeout, lambda: cancelled() or bool(failures))
     deadline = time.monotonic() + _GRACE_SECONDS
     for reader in readers:
         reader.join(max(0.0, deadline - time.monotonic()))
@@ -143,8 +155,7 @@ def supervise(
             tree.process.stdin.close()
     if failures:
         raise failures[0]
-    out_of_memory = _count_memory_kills() > killed_before
-    return Ending(how, tree.process.returncode, tuple(reports), tuple(tail), out_of_memory)
+    return how
 
 
 def _read_reports(listener: WorkerListener, reports: list[Mapping[str, Any]], pipe: IO[bytes]) -> None:
@@ -271,25 +282,11 @@ def run_program(command: Sequence[str], folder: Path, *, timeout: float, max_byt
     def wrote_too_much() -> bool:
         return len(output) > max_bytes or len(errors) > max_bytes
 
-    failures: list[BaseException] = []
-    readers = [
-        _Reader(tree.process.stdout, partial(read, output), failures),
-        _Reader(tree.process.stderr, partial(read, errors), failures),
-    ]
     if tree.process.stdin is not None:
         tree.process.stdin.close()
-    _start_readers(readers, tree)
-    end = _wait(tree, readers[0], timeout, wrote_too_much)
-    for reader in readers:
-        reader.join(_GRACE_SECONDS)
-    if failures:
-        raise failures[0]
-    cause: Literal["exited", "timed out", "wrote too much"] = "exited"
-    if wrote_too_much():
-        cause = "wrote too much"
-    elif end == "timed out":
-        cause = "timed out"
-    return ShortAnswer(cause, tree.process.returncode, bytes(output), bytes(errors))
+    end = _read_to_end(tree, partial(read, output), partial(read, errors), timeout, wrote_too_much)
+    cause: Literal["exited", "timed out", "wrote too much"] = "timed out" if end == "timed out" else "exited"
+    return ShortAnswer("wrote too much" if wrote_too_much() else cause, tree.process.returncode, bytes(output), bytes(errors))
 
 
 class _Reader:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,33 +25,12 @@ with lease(Path(sys.argv[1]), "action"):
 """
 
 
-@dataclass
-class WaitRecorder:
-    told: list[str]
-
-    def waiting(self) -> None:
-        self.told.append("waiting")
-
-
-@dataclass
-class StopOnWait:
-    stop: threading.Event
-
-    def waiting(self) -> None:
-        self.stop.set()
-
-
-class FailOnWait:
-    def waiting(self) -> None:
-        pytest.fail("it is still held")
-
-
 def test_second_build_waits_for_the_first_and_is_notified_once(tmp_path: Path) -> None:
     told: list[str] = []
     order: list[str] = []
 
     def second() -> None:
-        with lease(tmp_path, "action", listener=WaitRecorder(told)):
+        with lease(tmp_path, "action", on_wait=lambda: told.append("waiting")):
             order.append("second")
 
     with lease(tmp_path, "action"):
@@ -70,7 +49,7 @@ def test_second_build_waits_for_the_first_and_is_notified_once(tmp_path: Path) -
 def test_build_that_need_not_wait_is_not_notified(tmp_path: Path) -> None:
     told: list[str] = []
     for _ in range(2):
-        with lease(tmp_path, "action", listener=WaitRecorder(told)):
+        with lease(tmp_path, "action", on_wait=lambda: told.append("waiting")):
             pass
     assert told == []
 
@@ -85,7 +64,7 @@ def test_different_actions_do_not_wait_for_each_other(tmp_path: Path) -> None:
 def test_interrupted_build_stops_waiting_and_leaves_the_lease_free(tmp_path: Path) -> None:
     stop = threading.Event()
     given_up = pytest.raises(Cancelled)
-    with lease(tmp_path, "action"), given_up, lease(tmp_path, "action", listener=StopOnWait(stop), cancelled=stop):
+    with lease(tmp_path, "action"), given_up, lease(tmp_path, "action", on_wait=stop.set, cancelled=stop):
         pytest.fail("the lease was held twice")
     with lease(tmp_path, "action"):
         pass
@@ -97,18 +76,18 @@ def test_killed_build_holds_no_lease(tmp_path: Path) -> None:
     with holder.stdout as output:
         assert output.readline().split() == [b"held"]
         stop = threading.Event()
-        with pytest.raises(Cancelled), lease(tmp_path, "action", listener=StopOnWait(stop), cancelled=stop):
+        with pytest.raises(Cancelled), lease(tmp_path, "action", on_wait=stop.set, cancelled=stop):
             pytest.fail("the lease was held twice")
         holder.kill()
         holder.wait(5)
-    with lease(tmp_path, "action", listener=FailOnWait()):
+    with lease(tmp_path, "action", on_wait=partial(pytest.fail, "it is still held")):
         pass
 
 
 def test_lease_ends_when_its_action_fails(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), lease(tmp_path, "action"):
         raise RuntimeError
-    with lease(tmp_path, "action", listener=FailOnWait()):
+    with lease(tmp_path, "action", on_wait=partial(pytest.fail, "it is still held")):
         pass
 
 
