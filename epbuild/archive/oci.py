@@ -79,7 +79,6 @@ def build_image(
     artifacts: Sequence[Artifact | Compressed],
     annotations: Mapping[str, str],
     *,
-    artifact_type: str = oci_layout.ARTIFACT_TYPE,
     tag: str = DEFAULT_TAG,
 ) -> Image:
     """Return the image of an output's files, which may be in any order. `annotations` are added to the manifest.
@@ -96,7 +95,7 @@ def build_image(
         else:
             packed.append(item)
             layers.append(Layer(item.entry))
-    config, manifest, index, layout = describe_image(layers, annotations, artifact_type=artifact_type, tag=tag)
+    config, manifest, index, layout = describe_image(layers, annotations, tag=tag)
     packed.sort(
         key=lambda artifact: artifact.path, reverse=True
     )  # of several files with equal content, the first by path is kept
@@ -109,7 +108,6 @@ def describe_image(
     layers: Sequence[Layer],
     annotations: Mapping[str, str],
     *,
-    artifact_type: str = oci_layout.ARTIFACT_TYPE,
     tag: str = DEFAULT_TAG,
 ) -> tuple[Document, Document, Document, Document]:
     """Return the documents of an image: its configuration, its manifest, the index and the layout file.
@@ -121,7 +119,7 @@ def describe_image(
         {
             "schemaVersion": 2,
             "mediaType": oci_layout.MANIFEST_TYPE,
-            "artifactType": artifact_type,
+            "artifactType": oci_layout.ARTIFACT_TYPE,
             "config": build_descriptor(oci_layout.EMPTY_TYPE, config.sha256, config.size),
             "layers": [_describe_layer(layer) for layer in sorted(layers, key=lambda layer: layer.entry.path)],
             **({"annotations": dict(annotations)} if annotations else {}),
@@ -129,7 +127,7 @@ def describe_image(
     )
     manifest_descriptor = {
         **build_descriptor(oci_layout.MANIFEST_TYPE, manifest.sha256, manifest.size),
-        "artifactType": artifact_type,
+        "artifactType": oci_layout.ARTIFACT_TYPE,
         "annotations": {oci_layout.REF_NAME: tag},
     }
     index = {

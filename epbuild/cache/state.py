@@ -47,8 +47,6 @@ TABLES = (
 _FILES = "SELECT path, size, mtime_ns, ctime_ns, inode, digest, checksum FROM files"
 _STEPS = "SELECT step, action_key, key_document, result, finished, configuration, recipe, checksum FROM steps"
 _OUTPUTS = "SELECT place, step, action_key, results, files, owners, checksum FROM outputs"
-_MANY_LOOKUPS = 300
-"""Number of file look-ups after which all rows are read at once, which is ten times as fast."""
 _NAMES_PER_QUERY = 500
 """Maximum number of steps or places in one query. SQLite allows at least 999 parameters."""
 _MAX_CONFIGURATIONS = 20
@@ -286,20 +284,14 @@ class FileMemory:
     def __init__(self, database: Database, root: Path) -> None:
         self._database = database
         self._root = f"{root}{os.sep}"
-        self._asked = 0
         self._known: dict[str, tuple[StatKey, str]] | None = None
-        """All entries, read after many look-ups; None before then. Entries that other processes add later are missing."""
+        """All entries, read at the first look-up, because most runs need most of them. Later entries of other processes are missing."""
 
     def get(self, path: str) -> tuple[StatKey, str] | None:
         """Return the latest stat key and digest of the absolute `path`. Raises StoreError."""
-        name = self._make_relative(path)
-        self._asked += 1
-        if self._asked == _MANY_LOOKUPS:
+        if self._known is None:
             self._known = {row[0]: _parse_file(row) for row in self._database.read(_FILES)}
-        if self._known is not None:
-            return self._known.get(name)
-        rows = self._database.read(f"{_FILES} WHERE path = ?", (name,))
-        return _parse_file(rows[0]) if rows else None
+        return self._known.get(self._make_relative(path))
 
     def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
         """Record the stat key and the digest of each absolute path. Raises StoreError."""

@@ -17,6 +17,7 @@ CA, CERTIFICATE, KEY = "ca.pem", "cert.pem", "key.pem"
 """Names of the files in a folder with certificates."""
 
 _LOOPBACK = "127.0.0.1"
+_INSECURE_HINT = "Pass the folder with this machine's certificates with --tls DIR (EPBUILD_CLUSTER_TLS), or allow an insecure connection with --insecure."
 _ADDRESS = re.compile(r"(?P<scheme>dask|tcp|tls)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})/?")
 
 
@@ -58,23 +59,17 @@ def parse_worker_address(text: str, certificates: str | None, *, where: str) -> 
         "Pass the folder with this machine's certificates with --tls DIR (EPBUILD_CLUSTER_TLS). "
         "`epbuild worker --init-tls DIR` creates such folders."
     )
-    return _parse_address(text, certificates, insecure=False, where=where, hint=hint)
+    return parse_cluster_address(text, certificates, insecure=False, where=where, hint=hint)
 
 
-def parse_cluster_address(text: str, certificates: str | None, *, insecure: bool, where: str) -> ClusterAddress:
+def parse_cluster_address(
+    text: str, certificates: str | None, *, insecure: bool, where: str, hint: str = _INSECURE_HINT
+) -> ClusterAddress:
     """Parse an address such as `dask://HOST:PORT`, and check the certificate folder.
 
     Raises PlanError (EPB536) for an invalid address. If there are no certificates, any address other than loopback is also an error unless
-    `insecure` is set.
+    `insecure` is set. `hint` is the hint of this error.
     """
-    hint = (
-        "Pass the folder with this machine's certificates with --tls DIR (EPBUILD_CLUSTER_TLS), or allow an insecure connection with "
-        "--insecure."
-    )
-    return _parse_address(text, certificates, insecure=insecure, where=where, hint=hint)
-
-
-def _parse_address(text: str, certificates: str | None, *, insecure: bool, where: str, hint: str) -> ClusterAddress:
     match = _ADDRESS.fullmatch(text)
     if match is None or not 0 < int(match["port"]) < 1 << 16:
         message = f"invalid scheduler address '{text}'"

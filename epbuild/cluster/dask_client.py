@@ -28,7 +28,6 @@ from epbuild.cluster.placement import (
     Offer,
     OfferTimeout,
     Placement,
-    build_required_resources,
 )
 from epbuild.cluster.protocol import (
     MachineReply,
@@ -109,7 +108,7 @@ class DaskExecutor:
                 run_request,
                 request.text,
                 key=name,
-                resources=dict(build_required_resources(placement.labels, placement.memory)),
+                resources={**dict.fromkeys(placement.labels, 1.0), MEMORY: float(placement.memory)},
                 retries=0,
                 priority=round(request.seconds),
                 workers=allowed,

@@ -56,21 +56,6 @@ def parse_eps(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({label.partition(":")[2] for label in labels if label.startswith(kinds)}))
 
 
-def _build_resources(labels: Iterable[str], memory: float, amount: float) -> Mapping[str, float]:
-    """Return Dask resources with `amount` of each label, and with `memory` in bytes."""
-    return {**dict.fromkeys(labels, amount), MEMORY: memory}
-
-
-def build_offered_resources(labels: Iterable[str], memory: int) -> Mapping[str, float]:
-    """Return the Dask resources that a worker offers."""
-    return _build_resources(labels, float(memory), PLENTY)
-
-
-def build_required_resources(labels: Iterable[str], memory: int) -> Mapping[str, float]:
-    """Return the Dask resources that a request needs."""
-    return _build_resources(labels, float(memory), 1.0)
-
-
 class Offer(Struct, frozen=True):
     """Offer of a machine to execute actions."""
 

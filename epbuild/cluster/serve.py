@@ -17,7 +17,7 @@ from epbuild.cluster.abilities import list_possible_abilities
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask import import_distributed
 from epbuild.cluster.dask_worker import INSECURE, resolve_worker_settings
-from epbuild.cluster.placement import PREPARES, Offer, build_offered_resources, list_own_labels
+from epbuild.cluster.placement import MEMORY, PLENTY, PREPARES, Offer, list_own_labels
 from epbuild.core.errors import Argument, PlanError, Problem, suggest_nearest
 from epbuild.engine.capacity import get_memory
 from epbuild.remote.opening import open_remote
@@ -121,7 +121,7 @@ def _create_nanny(package: Any, serving: Serving, environment: Mapping[str, str]
         nthreads=offer.slots,
         name=f"{offer.machine}-{os.getpid()}",
         memory_limit=0,
-        resources=dict(build_offered_resources(offer.labels, offer.memory)),
+        resources={**dict.fromkeys(offer.labels, PLENTY), MEMORY: float(offer.memory)},
         security=serving.address.build_security(),
         local_directory=str(scratch),
         death_timeout=_CONNECT_SECONDS,

@@ -90,13 +90,9 @@ def get_change_time_ns(path: str | os.PathLike[str], status: os.stat_result) -> 
 
 def read_cpu_name() -> str:
     """Return the name of the CPU. Results depend on the CPU, because EPs that compile for the host use its instruction set."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - read before anything is imported
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
+    name = _read_first_cpu().get("model name")
+    if name is not None:
+        return name
     uname = getattr(os, "uname", None)
     return os.environ.get("PROCESSOR_IDENTIFIER") or (uname().machine if uname else "unknown")
 
@@ -178,11 +174,13 @@ def _read_first_cpu() -> dict[str, str]:
     """Return the properties of the first CPU on Linux, by name."""
     found: dict[str, str] = {}
     try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - read before anything is imported
             for line in file:
                 name, colon, value = line.partition(":")
                 if colon:
                     found.setdefault(name.strip(), value.strip())
+                elif "model name" in found:
+                    break  # the end of the first CPU
     except OSError:
         pass
     return found

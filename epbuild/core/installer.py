@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from epbuild.core.errors import Problem, ToolchainError
 
@@ -43,27 +44,16 @@ def run_uv(
     wanted = {**inherited, "UV_NO_PROGRESS": "1", "NO_COLOR": "1", "VIRTUAL_ENV": None, **(changes or {})}
     environment = {name: value for name, value in wanted.items() if value is not None}
     command = [program, *arguments]
+    options: dict[str, Any] = {
+        "text": True,
+        "encoding": "utf-8",
+        "errors": "replace",
+        "env": environment,
+        "pass_fds": inherited_files,
+    }
     if listener is None:
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            env=environment,
-            check=False,
-            pass_fds=inherited_files,
-        )
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        env=environment,
-        pass_fds=inherited_files,
-    )
+        return subprocess.run(command, capture_output=True, check=False, **options)
+    process: subprocess.Popen[str] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **options)
     lines: list[str] = []
     reader = threading.Thread(target=_read_lines, args=(process, lines, listener), daemon=True)
     reader.start()

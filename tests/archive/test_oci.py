@@ -135,9 +135,9 @@ def test_digest_equals_the_digest_in_a_registry(tmp_path: Path) -> None:
 
 
 def test_annotations_and_tag_are_at_their_standard_places() -> None:
-    made = build_image(contents(), ANNOTATIONS, artifact_type="application/vnd.example.zoo", tag="1.0")
+    made = build_image(contents(), ANNOTATIONS, tag="1.0")
     manifest = json.loads(made.manifest.data)
-    assert (manifest["annotations"], manifest["artifactType"]) == (ANNOTATIONS, "application/vnd.example.zoo")
+    assert (manifest["annotations"], manifest["artifactType"]) == (ANNOTATIONS, "application/vnd.epbuild.output.v1")
     (named,) = json.loads(made.index.data)["manifests"]
     assert named["annotations"] == {"org.opencontainers.image.ref.name": "1.0"}
     assert "annotations" not in json.loads(build_image(contents(), {}).manifest.data)

@@ -35,65 +35,6 @@ _MAX_BYTES = 1024 * 1024
 _IDENTITY = "<token>"  # user name for an identity token in the helpers' protocol
 
 
-class HelperError(Exception):
-    """Missing or failed helper. `reason` completes a sentence that begins with the helper's name, and `cure` is the fix."""
-
-    def __init__(self, reason: str, cure: str, *, missing: bool = False) -> None:
-        self.reason = reason
-        self.cure = cure
-        self.missing = missing
-        super().__init__(reason)
-
-
-def get_program_name(name: str) -> str:
-    """Return the program name of the helper that is called `name` in Docker's configuration."""
-    return f"docker-credential-{name}"
-
-
-def run_helper(name: str, host: str) -> tuple[str, str] | None:
-    """Return the user and the secret that the helper `name` has for `host[:port]`, or None if there are none. Raises HelperError.
-
-    Docker's helpers (https://github.com/docker/docker-credential-helpers) read the registry from standard input and print JSON. On
-    failure, they print one of a few known sentences, and exit with a nonzero status. Messages never contain the output, because it may be
-    a secret.
-    """
-    program = get_program_name(name)
-    # Only names, no paths: the configuration may be part of an untrusted project.
-    path = shutil.which(program) if _NAME.fullmatch(name) else None
-    if path is None:
-        raise HelperError("is not installed, or not in PATH", "Install it", missing=True)
-    try:
-        with subprocess.Popen([path, "get"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-            try:
-                output, _ = process.communicate(host.encode(), timeout=_TIMEOUT_SECONDS)
-            except subprocess.TimeoutExpired:
-                end_tree(process.pid)  # on Windows, the pipe remains open until its children end
-                # `from None`, as the original exception contains the output.
-                raise HelperError(f"did not answer within {_TIMEOUT_SECONDS} s", _suggest_check(program, host)) from None
-            except BaseException:  # Ctrl-C, for example while the helper waits for an answer
-                end_tree(process.pid)
-                raise
-    except OSError as error:
-        raise HelperError(f"cannot be run: {error.strerror or error}", "Fix it") from error
-    printed = output.decode("utf-8", "replace").strip()
-    if process.returncode:
-        if printed == _NOT_FOUND:
-            return None
-        raise HelperError(_INCOMPLETE.get(printed, f"exited with status {process.returncode}"), _suggest_check(program, host))
-    try:
-        document = json.loads(printed)
-        user, secret = document["Username"], document["Secret"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise HelperError("returned invalid credentials", _suggest_check(program, host)) from None
-    if not isinstance(user, str) or not isinstance(secret, str):
-        raise HelperError("returned invalid credentials", _suggest_check(program, host))
-    return (user, secret) if user and secret else None
-
-
-def _suggest_check(program: str, host: str) -> str:
-    return f"Check the output of `echo {host} | {program} get`"
-
-
 class CredentialsError(Exception):
     """Error for unusable credentials. Neither the message nor the hint contains a secret."""
 
@@ -101,6 +42,56 @@ class CredentialsError(Exception):
         self.message = message
         self.hint = hint
         super().__init__(message)
+
+
+class MissingHelperError(CredentialsError):
+    """Error for a credential helper that is not installed."""
+
+
+def _run_helper(name: str, host: str, config: Path) -> tuple[str, str] | None:
+    """Return the user and the secret that the helper `name` has for `host[:port]`, or None if there are none. Raises CredentialsError.
+
+    Docker's helpers (https://github.com/docker/docker-credential-helpers) read the registry from standard input and print JSON. On
+    failure, they print one of a few known sentences, and exit with a nonzero status. Messages never contain the output, because it may be
+    a secret.
+    """
+    program = f"docker-credential-{name}"
+    check = f"Check the output of `echo {host} | {program} get`"
+
+    def make_error(reason: str, cure: str = check, kind: type[CredentialsError] = CredentialsError) -> CredentialsError:
+        message = f"Docker's credential helper {program}, which {format_path(config)} specifies for this registry, {reason}"
+        return kind(message, f"{cure}, or set {REGISTRY}, {USER} and {PASSWORD}.")
+
+    # Only names, no paths: the configuration may be part of an untrusted project.
+    path = shutil.which(program) if _NAME.fullmatch(name) else None
+    if path is None:
+        raise make_error("is not installed, or not in PATH", "Install it", MissingHelperError)
+    try:
+        with subprocess.Popen([path, "get"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            try:
+                output, _ = process.communicate(host.encode(), timeout=_TIMEOUT_SECONDS)
+            except subprocess.TimeoutExpired:
+                end_tree(process.pid)  # on Windows, the pipe remains open until its children end
+                # `from None`, as the original exception contains the output.
+                raise make_error(f"did not answer within {_TIMEOUT_SECONDS} s") from None
+            except BaseException:  # Ctrl-C, for example while the helper waits for an answer
+                end_tree(process.pid)
+                raise
+    except OSError as error:
+        raise make_error(f"cannot be run: {error.strerror or error}", "Fix it") from error
+    printed = output.decode("utf-8", "replace").strip()
+    if process.returncode:
+        if printed == _NOT_FOUND:
+            return None
+        raise make_error(_INCOMPLETE.get(printed, f"exited with status {process.returncode}"))
+    try:
+        document = json.loads(printed)
+        user, secret = document["Username"], document["Secret"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise make_error("returned invalid credentials") from None
+    if not isinstance(user, str) or not isinstance(secret, str):
+        raise make_error("returned invalid credentials")
+    return (user, secret) if user and secret else None
 
 
 @dataclass(frozen=True)
@@ -131,25 +122,18 @@ def find_credentials(host: str) -> Credentials | None:
         return credentials
     path = find_docker_config()
     document = _read_config(path)
-    helper_error: CredentialsError | None = None
+    missing: MissingHelperError | None = None
     helper = _find_entry(_get_section(document, "credHelpers"), host) or document.get("credsStore")
     if helper:
         try:
-            stored = run_helper(str(helper), host)
-        except HelperError as failure:
-            program = get_program_name(str(helper))
-            message = (
-                f"Docker's credential helper {program}, which {format_path(path)} specifies for this registry, {failure.reason}"
-            )
-            helper_error = CredentialsError(message, f"{failure.cure}, or set {REGISTRY}, {USER} and {PASSWORD}.")
-            if not failure.missing:
-                raise helper_error from None
-        else:
+            stored = _run_helper(str(helper), host, path)
             if stored is not None:
-                return _new_credentials(*stored, get_program_name(str(helper)))
+                return _new_credentials(*stored, f"docker-credential-{helper}")
+        except MissingHelperError as error:
+            missing = error
     credentials = _read_auths(document, path, host)
-    if credentials is None and helper_error is not None:
-        raise helper_error
+    if credentials is None and missing is not None:
+        raise missing
     return credentials
 
 
