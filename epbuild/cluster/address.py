@@ -17,7 +17,10 @@ CA, CERTIFICATE, KEY = "ca.pem", "cert.pem", "key.pem"
 """Names of the files in a folder with certificates."""
 
 _LOOPBACK = "127.0.0.1"
-_INSECURE_HINT = "Pass the folder with this machine's certificates with --tls DIR (EPBUILD_CLUSTER_TLS), or allow an insecure connection with --insecure."
+_INSECURE_HINT = (
+    "Pass the folder with this machine's certificates with --tls DIR (EPBUILD_CLUSTER_TLS), "
+    "or allow an insecure connection with --insecure."
+)
 _ADDRESS = re.compile(r"(?P<scheme>dask|tcp|tls)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})/?")
 
 
