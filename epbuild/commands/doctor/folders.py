@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def check_folder(place: CheckedFolder, disks: FileSystems) -> Iterator[HealthChe
         yield check("warning", f"the clock of the file system is off by {skew:.0f} s", hint)
 
 
-def check_path_length(places: Iterator[CheckedFolder] | list[CheckedFolder], disks: FileSystems) -> HealthCheck | None:
+def check_path_length(places: Iterable[CheckedFolder], disks: FileSystems) -> HealthCheck | None:
     """Check the length of paths on Windows. Return None on other systems."""
     if disks.system != "win32":
         return None

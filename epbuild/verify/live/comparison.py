@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,6 @@ from epbuild.plan.shapes import fit_inputs
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.verification import CheckedMember
 from epbuild.recipe.model import MadeInputs
-from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import Execution
 from epbuild.verify.findings import Finding, Outcome
 from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, load_recipe_samples, make_samples, read_samples
@@ -116,7 +116,7 @@ class NumbersFindings(Struct, frozen=True):
         group = self.sources.find_group(self.document, next(iter(models)))
         compile_subject = None
         if self.comparison.compile_alone is not None and group is not None and group.share:
-            compile_subject = _UnsharedCompile(self.comparison.compile_alone, group, self.session.environment)
+            compile_subject = partial(self._compile_unshared, self.comparison.compile_alone, group)
         if failed is not None and (compile_subject is None or not failed.cannot_load):
             yield from (_make_finding(name, "skipped", self._explain_not_run(failed, group)) for name in models)
             return
@@ -136,6 +136,19 @@ class NumbersFindings(Struct, frozen=True):
         check = NumbersCheck(models, self.session, self.scratch, compile_subject)
         for result in check.compare(subjects, failed):
             yield self._judge(result)
+
+    def _compile_unshared(self, compile_alone: CompileAlone, group: SessionGroup, subject: Subject, staging: Path) -> Path:
+        """Compile a subject's model without sharing, and return its path. Raises EpbuildError and Cancelled."""
+        member, files = group.member(subject.name), subject.source.prepared
+        if member.prepared is not None:
+            if files is None:
+                message = f"the result of {member.prepared} is not in the store"
+                raise BuildError(Problem("EPB649", message, None, "Run `epbuild run` to recreate it."))
+            member = fit_inputs(member.with_files(files), read_header(files.graph))
+            group = replace(group, members=tuple(member if item.name == member.name else item for item in group.members))
+        log, store = staging.with_suffix(".log"), BlobStore(find_cache_directory())
+        execution = Execution(self.session.environment, staging, log, "not kept", store, NoProgress(), threading.Event())
+        return compile_unshared(compile_alone, group, member, execution, group.id)
 
     def _explain_not_run(self, failed: LoadFailure, group: SessionGroup | None) -> str:
         if not failed.cannot_load:
@@ -205,27 +218,6 @@ class NumbersFindings(Struct, frozen=True):
                 f"; {format_losses(min(losses.values(), key=lambda loss: min(map(rank_cosine, (loss.preparation, loss.ep)))))}"
             )
         return Finding("numbers", subject.name, outcome, message + because, code, hint, figures)
-
-
-class _UnsharedCompile(Struct, frozen=True):
-    """Function that compiles one member of the recipe's sharing group without sharing."""
-
-    compile_alone: CompileAlone
-    group: SessionGroup
-    environment: Environment
-
-    def __call__(self, subject: Subject, staging: Path) -> Path:
-        """Compile the subject's model and return its path. Raises EpbuildError and Cancelled."""
-        member, group, files = self.group.member(subject.name), self.group, subject.source.prepared
-        if member.prepared is not None:
-            if files is None:
-                message = f"the result of {member.prepared} is not in the store"
-                raise BuildError(Problem("EPB649", message, None, "Run `epbuild run` to recreate it."))
-            member = fit_inputs(member.with_files(files), read_header(files.graph))
-            group = replace(group, members=tuple(member if item.name == member.name else item for item in group.members))
-        log, store = staging.with_suffix(".log"), BlobStore(find_cache_directory())
-        execution = Execution(self.environment, staging, log, "not kept", store, NoProgress(), threading.Event())
-        return compile_unshared(self.compile_alone, group, member, execution, group.id)
 
 
 def _make_finding(model: str, outcome: Outcome, message: str, code: str | None = None) -> Finding:
