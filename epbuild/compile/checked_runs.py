@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from epbuild.compile.model_runs import stage_model
 from epbuild.compile.program import (
-    ENVIRONMENT,
     Program,
-    diagnose_program,
     is_written,
     make_command_program,
-    quote_output,
+    make_output_error,
+    run_program,
     stage_command,
     translate_staging_errors,
 )
-from epbuild.core.errors import BuildError, EnvironmentFailure, Problem
 from epbuild.core.safepath import open_regular
-from epbuild.engine.events import StepStarted
 from epbuild.plan.measuring import FACTS
 from epbuild.plan.verification import (
     COMMAND_INPUT,
@@ -32,11 +29,9 @@ from epbuild.plan.verification import (
     Verification,
     build_check_facts,
 )
-from epbuild.toolchain.execution import Execution, StepLog, Worker
-from epbuild.toolchain.process import Ending
+from epbuild.toolchain.execution import Execution
 from epbuild.verify.live.inputs import write_arrays, write_named_arrays
 from epbuild.verify.live.worker import Feed
-from epbuild.worker.scripts import RUN_COMMAND
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,6 +40,7 @@ T = TypeVar("T")
 
 _DEVICE = f"{RUN_OUTPUT}/device.txt"
 _MAX_DEVICE = 200
+_OUTPUT_ERROR = "EPB461", "Write the files to the folder ${out}, as documented."
 _MAX_BYTES = 1 << 32  # a small archive can expand to much more than memory holds
 
 
@@ -56,22 +52,17 @@ def run_by_command(
     Raises EnvironmentFailure if the command fails, BuildError if its files are unusable, and Cancelled.
     """
     command = checked.runner or StagedCommand()
-    program = make_command_program(action.id, command.words, action.target.toolchain.name, action.timeout)
+    program = make_command_program(action, command.words, action.timeout, _OUTPUT_ERROR, is_on_device=True)
     names = tuple(value.name for value in action.compiled_of(checked).compiled.model(checked.name).source.outputs)
     _stage(action, checked, command, program, feeds, execution)
-    execution.progress.report(StepStarted(program.step, f"running {checked.name} with the command"))
-    worker = Worker("program", RUN_COMMAND, action.timeout, ENVIRONMENT)
-    ending = execution.run(worker, program.step, StepLog(program.step, execution.progress))
-    failure = diagnose_program(program, ending, execution.shown_log)
-    if failure is not None:
-        # The device may be away. Failures of this machine are not recorded, so that the next build runs the command again.
-        raise EnvironmentFailure(*failure.problems)
+    ending = run_program(program, execution, f"running {checked.name} with the command")
 
     def read(name: str, parse: Callable[[Path], T]) -> T:
         try:
             return parse(_find_output(execution.staging, name))
         except Exception as error:  # NumPy and zipfile raise errors of many types for damaged files
-            raise _make_error(program, name, error, ending, execution) from error
+            what = f"wrote an unusable {name}: {error or type(error).__name__}"
+            raise make_output_error(program, what, execution, ending) from error
 
     device = read(_DEVICE, _read_device)
     for number, feed in enumerate(feeds):
@@ -129,9 +120,3 @@ def _read_outputs(path: Path, names: Sequence[str]) -> list[np.ndarray[Any, Any]
             if missing:
                 raise ValueError(f"it lacks the output '{missing[0]}'")
             return [arrays[name] for name in names]
-
-
-def _make_error(program: Program, name: str, error: Exception, ending: Ending, execution: Execution) -> BuildError:
-    message = f"'{program.title}' wrote an unusable {name}: {error or type(error).__name__}{quote_output(ending.tail)}"
-    hint = f"Write the files to the folder ${{out}}, as documented. See the whole log: {execution.shown_log}."
-    return BuildError(Problem("EPB461", message, program.step, hint))

@@ -8,32 +8,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta, Struct, ValidationError, to_builtins
+from msgspec import Meta, Struct, to_builtins
 
 from epbuild.compile.model_runs import run_model, stage_model
 from epbuild.compile.program import (
-    ENVIRONMENT,
     Program,
-    diagnose_program,
-    is_written,
     make_command_program,
-    quote_output,
-    read_json_output,
+    read_output,
+    run_program,
     stage_command,
     translate_staging_errors,
 )
-from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
-from epbuild.core.records import convert
+from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.safepath import find_unportable_part, is_inside, is_regular
-from epbuild.engine.events import StepStarted
 from epbuild.plan.measuring import FACTS, INPUT, OUTPUT, MeasuredMember, ModelMeasurement, build_facts
 from epbuild.plan.result import DIAGNOSTICS, MeasuredModel, MeasurementResult, Measurements
 from epbuild.recipe.model import MeasuredOn
-from epbuild.toolchain.execution import Execution, StepLog, Worker
-from epbuild.toolchain.process import Ending
-from epbuild.worker.scripts import RUN_COMMAND
+from epbuild.toolchain.execution import Execution
 
-_MAX_FIGURES_BYTES = 1 << 20
+_OUTPUT_ERROR = "EPB461", "Write the figures to the path of ${out}, as documented."
 _MAX_FILES = 100
 _MAX_FILE_BYTES = 1 << 30
 
@@ -88,17 +81,11 @@ def measure(measurement: ModelMeasurement, execution: Execution) -> MeasurementR
 def _measure_model(measurement: ModelMeasurement, member: MeasuredMember, execution: Execution) -> MeasuredModel:
     if not member.command:
         return run_model(measurement, member, execution)
-    step, choice = StepId(measurement.id), measurement.choice
-    program = make_command_program(step, member.command, measurement.target.toolchain.name, choice.timeout)
+    program = make_command_program(measurement, member.command, measurement.choice.timeout, _OUTPUT_ERROR, is_on_device=True)
     _stage(measurement, member, program, execution)
-    execution.progress.report(StepStarted(step, f"measuring {member.name}"))
-    worker = Worker("measurement", RUN_COMMAND, choice.timeout, {**ENVIRONMENT, **measurement.environment})
-    ending = execution.run(worker, step, StepLog(step, execution.progress))
-    error = diagnose_program(program, ending, execution.shown_log)
-    if error is not None:
-        # The device may be away. Failures of this machine are not recorded, so that the next build measures again.
-        raise EnvironmentFailure(*error.problems)
-    found = _read_figures(program, ending, execution)
+    doing = f"measuring {member.name}"
+    ending = run_program(program, execution, doing, process="measurement", environment=measurement.environment)
+    found = read_output(program, OUTPUT, _Figures, "figures", execution, ending, _check_figures)
     return MeasuredModel(member.name, found.by_name, found.on, found.device)
 
 
@@ -113,21 +100,12 @@ def _stage(measurement: ModelMeasurement, member: MeasuredMember, program: Progr
         stage_command(program, measurement.staged, execution)
 
 
-def _read_figures(program: Program, ending: Ending, execution: Execution) -> _Figures:
-    """Read what the command wrote. Raises BuildError if the file is missing, or if it is not as documented."""
-    path = execution.staging / OUTPUT
-    if not is_written(path, path.parent):
-        raise _make_result_error(program, f"succeeded but did not write {OUTPUT}", ending, execution)
-    try:
-        found = convert(read_json_output(path, _MAX_FIGURES_BYTES), _Figures)
-        p50, p95 = found.latency_ms.p50, found.latency_ms.p95
-        if not found.by_name:
-            raise ValidationError("it has no figure")
-        if p50 is not None and p95 is not None and p50 > p95:
-            raise ValidationError(f"latency_ms.p50 is {p50:g}, which is more than p95, {p95:g}")
-    except (OSError, ValueError, RecursionError) as error:
-        raise _make_result_error(program, f"wrote unusable figures: {error}", ending, execution) from error
-    return found
+def _check_figures(found: _Figures) -> None:
+    p50, p95 = found.latency_ms.p50, found.latency_ms.p95
+    if not found.by_name:
+        raise ValueError("it has no figure")
+    if p50 is not None and p95 is not None and p50 > p95:
+        raise ValueError(f"latency_ms.p50 is {p50:g}, which is more than p95, {p95:g}")
 
 
 def _list_kept_files(measurement: ModelMeasurement, execution: Execution) -> Iterator[tuple[str, Path]]:
@@ -156,8 +134,3 @@ def _list_kept_files(measurement: ModelMeasurement, execution: Execution) -> Ite
             )
             raise BuildError(Problem("EPB461", f"the measurement wrote {name}, which {why}", step, hint))
         yield name, path
-
-
-def _make_result_error(program: Program, what: str, ending: Ending, execution: Execution) -> BuildError:
-    hint = f"Write the figures to the path of ${{out}}, as documented. See the whole log: {execution.shown_log}."
-    return BuildError(Problem("EPB461", f"'{program.title}' {what}{quote_output(ending.tail)}", program.step, hint))

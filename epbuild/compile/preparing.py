@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.compile.failure import make_size_error
-from epbuild.compile.program import ENVIRONMENT, REQUEST_FORMAT, Program, diagnose_program, find_program, quote_output
+from epbuild.compile.program import REQUEST_FORMAT, Program, find_program, quote_output, run_program
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
 from epbuild.core.safepath import BadReference, check_reference, is_inside, resolve_links
-from epbuild.engine.events import StepStarted
 from epbuild.onnxfile.edit.fix_sizes import fix_sizes
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.preparing import Preparation, estimate_built_in_memory
 from epbuild.plan.result import Measurements, PreparationResult, PreparedModel
-from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
+from epbuild.toolchain.execution import REQUEST, Execution
 from epbuild.toolchain.process import Ending
 from epbuild.worker.scripts import RUN_COMMAND
 
@@ -65,14 +64,14 @@ def _prepare(preparation: Preparation, execution: Execution) -> tuple[ModelHeade
     """Prepare and check the model in the staging directory. Return its header and the worker's ending."""
     _check_packages(preparation, execution)
     _stage(preparation, execution)
-    step = StepId(preparation.id)
-    execution.progress.report(StepStarted(step, f"preparing{_describe_memory(preparation)}"))
-    environment = {**ENVIRONMENT, **preparation.environment}
-    worker = Worker("preparation", preparation.script or RUN_COMMAND, preparation.timeout, environment)
-    ending = execution.run(worker, step, StepLog(step, execution.progress))
-    error = diagnose_program(_describe_program(preparation), ending, execution.shown_log)
-    if error is not None:
-        raise error
+    ending = run_program(
+        _describe_program(preparation),
+        execution,
+        f"preparing{_describe_memory(preparation)}",
+        process="preparation",
+        script=preparation.script or RUN_COMMAND,
+        environment=preparation.environment,
+    )
     execution.release_slot()
     header = _check_prepared(preparation, execution, ending)
     execution.recheck()

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
 
-from msgspec import Struct, ValidationError
+from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.core.canonical import parse_json
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
+from epbuild.core.records import convert
 from epbuild.core.safepath import is_inside, is_regular, open_regular, resolve_links
+from epbuild.engine.events import StepStarted
+from epbuild.plan.measuring import ModelMeasurement
 from epbuild.plan.staged_files import PYTHON
+from epbuild.plan.verification import Verification
 from epbuild.toolchain.diagnosis import (
     FREE_SPACE,
     MIN_NTSTATUS,
@@ -25,14 +31,18 @@ from epbuild.toolchain.diagnosis import (
     is_disk_full,
     shorten_middle,
 )
-from epbuild.toolchain.execution import REQUEST, Execution
+from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
 from epbuild.toolchain.process import Ending
+from epbuild.worker.scripts import RUN_COMMAND
+
+T = TypeVar("T")
 
 REQUEST_FORMAT = 1
 """Format of the requests that `worker/run.py` and the built-in preparations read."""
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 """Variables that make runs reproducible. By default, Python salts hashes, and the order of its sets depends on hashes."""
 
+_MAX_OUTPUT_BYTES = 1 << 20
 _MAX_QUOTES = 2
 _MAX_QUOTE = 400
 _SHELL_SIGNALS = range(128 + 1, 128 + 65)  # a shell's exit status: 128 plus the signal that ended its last command
@@ -49,11 +59,46 @@ class Program(Struct, frozen=True):
     timeout: float | None = None
     is_built_in: bool = False
     """True for a script of epbuild, False for a user's command."""
+    output_error: tuple[str, str] = ("", "")
+    """Code and hint of the error for unusable files of a user's command."""
+    is_on_device: bool = False
+    """True if the program uses a device, which may be away. Its failures are then failures of this machine, and are not recorded."""
 
 
-def make_command_program(step: str, command: tuple[str, ...], toolchain: str, timeout: float | None) -> Program:
+def make_command_program(
+    action: Verification | ModelMeasurement,
+    command: tuple[str, ...],
+    timeout: float | None,
+    output_error: tuple[str, str],
+    *,
+    is_on_device: bool,
+) -> Program:
     """Return the program of a user's command, whose title is short."""
-    return Program(StepId(step), " ".join(word.rpartition("/")[2] for word in command[:2]), toolchain, command, timeout)
+    title, toolchain = " ".join(word.rpartition("/")[2] for word in command[:2]), action.target.toolchain.name
+    return Program(StepId(action.id), title, toolchain, command, timeout, output_error=output_error, is_on_device=is_on_device)
+
+
+def run_program(
+    program: Program,
+    execution: Execution,
+    doing: str,
+    *,
+    process: str = "program",
+    script: Path = RUN_COMMAND,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Ending:
+    """Run a program whose files are staged, and return its ending.
+
+    `doing` is the progress text, and `process` the name of the process in errors. Raises the error of `diagnose_program` if the program
+    fails, and errors of `Execution.run`.
+    """
+    execution.progress.report(StepStarted(program.step, doing))
+    worker = Worker(process, script, program.timeout, {**ENVIRONMENT, **environment})
+    ending = execution.run(worker, program.step, StepLog(program.step, execution.progress))
+    error = diagnose_program(program, ending, execution.shown_log)
+    if error is not None:
+        raise EnvironmentFailure(*error.problems) if program.is_on_device else error
+    return ending
 
 
 def stage_command(program: Program, files: Mapping[str, Path], execution: Execution) -> None:
@@ -81,13 +126,37 @@ def is_written(path: Path, folder: Path) -> bool:
     return is_regular(path) and is_inside(path, folder)
 
 
-def read_json_output(path: Path, max_bytes: int) -> object:
-    """Return the JSON document that a command wrote. Raises OSError, ValueError and RecursionError."""
+def read_output(
+    program: Program, name: str, kind: type[T], what: str, execution: Execution, ending: Ending, check: Callable[[T], None]
+) -> T:
+    """Return the JSON document that a command wrote to the file `name`, as a `kind`. `what` names its content in errors.
+
+    Raises BuildError if the file is missing, or if `check` or the type refuses it.
+    """
+    path = execution.staging / name
+    if not is_written(path, path.parent):
+        raise make_output_error(program, f"succeeded but did not write {name}", execution, ending)
+    try:
+        found = convert(_read_json(path), kind)
+        check(found)
+    except (OSError, ValueError, RecursionError) as error:
+        raise make_output_error(program, f"wrote unusable {what}: {error}", execution, ending) from error
+    return found
+
+
+def _read_json(path: Path) -> object:
     with open_regular(path) as file:
-        content = file.read(max_bytes + 1)
-    if len(content) > max_bytes:
-        raise ValidationError(f"it has more than {max_bytes:,} bytes")
+        content = file.read(_MAX_OUTPUT_BYTES + 1)
+    if len(content) > _MAX_OUTPUT_BYTES:
+        raise ValueError(f"it has more than {_MAX_OUTPUT_BYTES:,} bytes")
     return parse_json(content)
+
+
+def make_output_error(program: Program, what: str, execution: Execution, ending: Ending | None = None) -> BuildError:
+    """Return the error for unusable files of a program. `ending` has the output to quote, if any."""
+    printed, hint = quote_output(ending.tail) if ending is not None else "", f"See the whole log: {execution.shown_log}."
+    code, advice = program.output_error
+    return BuildError(Problem(code, f"'{program.title}' {what}{printed}", program.step, f"{advice} {hint}"))
 
 
 def find_program(program: Program, execution: Execution) -> str:
