@@ -124,49 +124,43 @@ def _write_out_groups(groups: Node, models: Mapping[str, KeyedNode], parts: Part
     if not isinstance(groups, MappingNode):
         return groups
     found: _Entries = dict(groups.entries)
-    default = found.get(DEFAULT_GROUPS)
-    if default is not None and get_text(default.node) == "none":
+    adds_groups = get_text(get_node(found, DEFAULT_GROUPS)) != "none"
+    if not adds_groups:
         del found[DEFAULT_GROUPS]
-    else:
-        default = None
     for name, entry in found.items():
         if isinstance(entry.node, MappingNode):
             found[name] = entry._replace(node=_write_out_group(name, entry.name_where, entry.node, models))
             if name not in models and "models" not in entry.node.entries and "models" not in entry.node.gaps:
                 message = f"the key 'models' is missing in groups.{name}"
-                problems.append(
-                    Problem(
-                        MISSING_KEY,
-                        message,
-                        entry.node.where,
-                        f"List the models, or name the group after a model: there is no model {quote_text(name)}.",
-                    )
-                )
-    if default is None:
-        of_split = {part for names in parts.values() for part in names}
-        grouped = {model for entry in found.values() for model in _list_members(entry.node, models)}
-        # A model that others are made from is usually not compiled itself.
-        grouped |= {get_text(get_node(get_entries(models[name].node), "from")) for name in models if name not in of_split}
-        grouped |= {whole for whole, names in parts.items() if grouped.intersection(names)} | of_split
-        for name, entry in models.items():
-            if name in grouped or name_problem(name, entry.name_where):
-                continue
-            if name == DEFAULT_GROUPS:
-                message = (
-                    f"the model {quote_text(name)} is in no group, and no group can be added for it because its name is reserved"
-                )
-                problems.append(
-                    Problem(BAD_NAME, message, entry.name_where, f"Write `groups: {{<name>: {{models: [{name}]}}}}`.")
-                )
-                continue
-            if name in found:
-                message = f"the model {quote_text(name)} is in no group, not even in the group of the same name"
-                hint = f"Add the model to a group, or write `groups: {{{DEFAULT_GROUPS}: none}}` to build only models in groups."
-                problems.append(Problem(BAD_NAME, message, found[name].name_where, hint))
-                continue
-            where = entry.name_where
-            found[name] = KeyedNode(where, _write_out_group(name, where, make_mapping(where, {}), models))
+                hint = f"List the models, or name the group after a model: there is no model {quote_text(name)}."
+                problems.append(Problem(MISSING_KEY, message, entry.node.where, hint))
+    if adds_groups:
+        _add_default_groups(found, models, parts, problems)
     return make_mapping(groups.where, found, groups.gaps)
+
+
+def _add_default_groups(found: _Entries, models: Mapping[str, KeyedNode], parts: Parts, problems: list[Problem]) -> None:
+    """Add a group for each model that is in no group and that no other model is made from."""
+    of_split = {part for names in parts.values() for part in names}
+    grouped = {model for entry in found.values() for model in _list_members(entry.node, models)}
+    # A model that others are made from is usually not compiled itself.
+    grouped |= {get_text(get_node(get_entries(models[name].node), "from")) for name in models if name not in of_split}
+    grouped |= {whole for whole, names in parts.items() if grouped.intersection(names)} | of_split
+    for name, entry in models.items():
+        where = entry.name_where
+        if name in grouped or name_problem(name, where):
+            continue
+        if name == DEFAULT_GROUPS:
+            message = (
+                f"the model {quote_text(name)} is in no group, and no group can be added for it because its name is reserved"
+            )
+            problems.append(Problem(BAD_NAME, message, where, f"Write `groups: {{<name>: {{models: [{name}]}}}}`."))
+        elif name in found:
+            message = f"the model {quote_text(name)} is in no group, not even in the group of the same name"
+            hint = f"Add the model to a group, or write `groups: {{{DEFAULT_GROUPS}: none}}` to build only models in groups."
+            problems.append(Problem(BAD_NAME, message, found[name].name_where, hint))
+        else:
+            found[name] = KeyedNode(where, _write_out_group(name, where, make_mapping(where, {}), models))
 
 
 def _write_out_group(name: str, where: Position, node: MappingNode, models: Collection[str]) -> MappingNode:

@@ -82,39 +82,37 @@ def find_number_problems(
 
     Some differences are only warnings, because generated inputs are weak evidence.
     """
-    where, name = StepId(action.id), checked.name
     if fails:
         yield from (_make_metric_problem(action, found) for found in judge_metrics(checked, result) if found.missed)
-    unjudged = result.unjudged_member(name)
+    unjudged = result.unjudged_member(checked.name)
     if unjudged is not None and not unjudged.by_inputs:
         if checked.must_be_judged and fails:
             yield make_unjudged_problem(action, unjudged)
         return
-    first = next((row for row in result.figures if row.member == name), None)
+    first = next((row for row in result.figures if row.member == checked.name), None)
+    if first is None and unjudged is None:
+        return
     verdicts = judge_outputs(action, checked, result)
     outcome = decide_outcome(verdicts) if unjudged is None else "unjudgeable"
-    gates = checked.is_gate if outcome == "failed" else checked.must_show_something
-    accepted = outcome == "unjudgeable" and checked.choice.unjudged == "emit"
-    if outcome == "passed" or (first is None and unjudged is None) or gates is not fails or (accepted and not fails):
-        return
     on = (
         "generated inputs"
         if first is None
-        else first.on + ("; generated inputs: weak evidence" if first.evidence == "made" else "")
+        else f"{first.on}{'; generated inputs: weak evidence' if first.evidence == 'made' else ''}"
     )
     alone = f". {_UNSHARED}" if first is not None and first.unshared else ""
     hint = list_hints(verdicts) or OTHER_INPUTS
-    if outcome == "unjudgeable":
+    if outcome == "failed" and checked.is_gate is fails:
+        worst = f"; the worst value, for {first.at}, is {first.worst}" if first is not None and first.worst else ""
+        message = (
+            f"the outputs of the model '{checked.name}' differ too much from the outputs of the CPU EP ({on}): "
+            f"{format_output_figures(verdicts)}{worst}{_describe_losses(verdicts)}{alone}"
+        )
+        yield Problem("EPB646", message, StepId(action.id), f"{hint} {_CHANGE if fails else _WEAK}")
+    # With `unjudged: emit`, the manifest records the reason, so there is no warning.
+    if outcome == "unjudgeable" and checked.must_show_something is fails and (fails or checked.must_be_judged):
         figures = unjudged.reason.rstrip(".") if unjudged is not None else format_output_figures(verdicts)
-        message = f"the outputs of the model '{name}' cannot be judged ({on}): {figures}{alone}"
-        yield Problem("EPB665", message, where, f"{hint} {_EMIT if fails else _WEAK}")
-        return
-    worst = f"; the worst value, for {first.at}, is {first.worst}" if first is not None and first.worst else ""
-    message = (
-        f"the outputs of the model '{name}' differ too much from the outputs of the CPU EP ({on}): "
-        f"{format_output_figures(verdicts)}{worst}{_describe_losses(verdicts)}{alone}"
-    )
-    yield Problem("EPB646", message, where, f"{hint} {_CHANGE if fails else _WEAK}")
+        message = f"the outputs of the model '{checked.name}' cannot be judged ({on}): {figures}{alone}"
+        yield Problem("EPB665", message, StepId(action.id), f"{hint} {_EMIT if fails else _WEAK}")
 
 
 class JudgedMetric(Struct, frozen=True):
