@@ -72,11 +72,15 @@ def render_page(document: Mapping[str, Any]) -> str:
 def _find_verdict(document: Mapping[str, Any]) -> str:
     """Return the verdict on the last build, a key of `_VERDICTS`. Allowed failures and the steps that they skip do not count."""
     build, steps = document["build"], document["steps"]
+    exit_code = build["exit_code"] if build is not None else 0
     if any(not failure["allowed"] for failure in document["failures"]):
         return "failed"
-    if build is not None and build["exit_code"]:
-        return "interrupted" if build["exit_code"] == _INTERRUPTED else "failed"
-    if all(step["state"] == "current" or step["errors"] or step["outcome"] == "skipped" for step in steps):
+    if exit_code == _INTERRUPTED:
+        return "interrupted"
+    # A failed step without an entry in `failures` has other inputs now.
+    if exit_code and not any(step["outcome"] == "failed" for step in steps):
+        return "failed"
+    if all(step["state"] == "current" or step["errors"] or (step["outcome"] == "skipped" and not exit_code) for step in steps):
         return "passed"
     return "out of date" if build is not None else "not built"
 

@@ -98,6 +98,15 @@ def test_the_head_states_the_verdict(exit_code: int | None, state: str, failed: 
     assert f">{verdict}</strong>" in render_page(document)
 
 
+@pytest.mark.parametrize(("state", "verdict"), [("out of date", "Out of date"), ("current", "Passed")])
+def test_a_failure_before_the_last_change_is_out_of_date(state: str, verdict: str) -> None:
+    document = zoo_report()
+    document["failures"] = []
+    for step in document["steps"]:
+        step.update(errors=[], state=state)
+    assert f">{verdict}</strong>" in render_page(document)
+
+
 def test_a_build_with_allowed_failures_passed() -> None:
     document = zoo_report()
     document["build"]["exit_code"] = 0
