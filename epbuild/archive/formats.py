@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, BinaryIO, Literal, Protocol
@@ -43,10 +43,10 @@ class ArchiveFormat(Protocol):
         Raises errors of `copy` and `put`, and EnvironmentFailure if the compression package is missing.
         """
 
-    def read_first_member(self, file: BinaryIO, max_bytes: int) -> tuple[str, bytes] | None:
-        """Read the name and content of the first member. Return None if it exceeds `max_bytes` or is not as `write` writes it.
+    def read_first_members(self, file: BinaryIO, max_bytes: int) -> Iterator[tuple[str, bytes]]:
+        """Yield the name and content of the first members, until one exceeds `max_bytes` or is not as `write` writes it.
 
-        The rest of the archive is not read. Raises OSError, and EnvironmentFailure as `write` does.
+        Members that the caller does not request are not read. Raises OSError, and EnvironmentFailure as `write` does.
         """
 
     def unpack(self, path: Path, members: Members) -> None:
@@ -111,17 +111,25 @@ def read_listed(path: Path) -> Mapping[str, Any] | None:
     Raises EnvironmentFailure if the file is compressed with zstd and the zstd package is missing.
     """
     try:
-        with open_regular(path) as file:
-            found = find_format(file.read(4))
-            file.seek(0)
-            member = found.read_first_member(file, _MAX_MANIFEST_BYTES) if found is not None else None
-        if member is None or PurePosixPath(member[0]).name != MANIFEST:
-            return None
-        document: dict[str, Any] = json.loads(member[1])
+        document: dict[str, Any] = json.loads(next(read_manifests(path)))
         own = extract_own_manifest(document)
         return document if isinstance(own["files"], list) and isinstance(own["format"], int) else None
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, StopIteration):
         return None
+
+
+def read_manifests(path: Path) -> Iterator[bytes]:
+    """Yield the manifests at the beginning of an archive. Nothing is yielded for files of other programs.
+
+    Raises OSError, and EnvironmentFailure if the file is compressed with zstd and the zstd package is missing.
+    """
+    with open_regular(path) as file:
+        found = find_format(file.read(4))
+        file.seek(0)
+        for name, data in found.read_first_members(file, _MAX_MANIFEST_BYTES) if found is not None else ():
+            if PurePosixPath(name).name != MANIFEST:
+                return
+            yield data
 
 
 def _sort_key(artifact: Artifact) -> tuple[bool, bool, tuple[str, ...]]:

@@ -66,21 +66,25 @@ def write_tar(artifacts: Sequence[Artifact], copy: Copy, put: Write) -> None:
     put(memoryview(bytes(end + -(written + end) % _RECORD_BYTES)))
 
 
-def read_first_member(file: BinaryIO, max_bytes: int) -> tuple[str, bytes] | None:
-    """Read the name and content of the first member. Return None if it has more than `max_bytes` bytes, or if `write` did not write it.
+def read_first_members(file: BinaryIO, max_bytes: int) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and content of the first members, until one has more than `max_bytes` bytes or was not written by `write`.
 
-    Nothing after this member is used. Raises OSError, and EnvironmentFailure if the zstd package is missing.
+    Raises OSError, and EnvironmentFailure if the zstd package is missing.
     """
     package = zstd.import_zstandard()
     stream = package.ZstdDecompressor().stream_reader(file, read_size=_HEAD_BYTES)
     try:
-        member = tarfile.TarInfo.frombuf(_read_exactly(stream, _BLOCK_BYTES), "utf-8", "replace")
-        if member.type != tarfile.REGTYPE or not 0 <= member.size <= max_bytes:
-            return None
-        data = _read_exactly(stream, member.size)
+        while True:
+            member = tarfile.TarInfo.frombuf(_read_exactly(stream, _BLOCK_BYTES), "utf-8", "replace")
+            if member.type != tarfile.REGTYPE or not 0 <= member.size <= max_bytes:
+                return
+            data = _read_exactly(stream, member.size)
+            if len(data) < member.size:
+                return
+            yield member.name, data
+            _read_exactly(stream, -member.size % _BLOCK_BYTES)
     except (tarfile.HeaderError, package.ZstdError):
-        return None
-    return (member.name, data) if len(data) == member.size else None
+        return
 
 
 def _build_headers(path: str, size: int) -> bytes:

@@ -87,11 +87,16 @@ def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | No
     put(memoryview(directory + _build_end(len(members), len(directory), offset)))
 
 
-def read_first_member(file: BinaryIO, max_bytes: int) -> tuple[str, bytes] | None:
-    """Read the name and content of the first member. Return None if it has more than `max_bytes` bytes, or if `write` did not write it.
+def read_first_members(file: BinaryIO, max_bytes: int) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and content of the first members, until one has more than `max_bytes` bytes or was not written by `write`.
 
-    Nothing after this member is read. Raises OSError.
+    Raises OSError.
     """
+    while (member := _read_member(file, max_bytes)) is not None:
+        yield member
+
+
+def _read_member(file: BinaryIO, max_bytes: int) -> tuple[str, bytes] | None:
     header = file.read(_LOCAL.size)
     if len(header) < _LOCAL.size:
         return None

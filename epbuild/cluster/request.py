@@ -277,7 +277,8 @@ def _strip_action(action: Action) -> Action:
         case SessionGroup():
             return _strip_group(action)
         case ModelMeasurement():
-            return replace(action, target=_strip_target(action.target))
+            members = tuple(replace(member, growth=(), baseline=None) for member in action.members)
+            return replace(action, members=members, target=_strip_target(action.target))
         case Verification():
             return dataclasses.replace(
                 action, members=tuple(map(_strip_check, action.members)), target=_strip_target(action.target)

@@ -35,6 +35,8 @@ class ManifestModel(Struct, frozen=True):
     merged: Sequence[Mapping[str, Any]] = ()
     compiled: bool = True
     """False if the recipe has `compile: none` for the model, which then runs on the CPU EP."""
+    compiled_size: int | None = None
+    """Bytes of the compile result with this action key. None for a merged model, whose members have results of their own."""
     numbers: Mapping[str, Any] = field(default_factory=dict)
     """`figures` that compare the outputs with the source model's, or `unjudged` with the reason; empty if the model was not verified."""
 
@@ -90,6 +92,7 @@ def _describe_model(model: ManifestModel) -> dict[str, Any]:
         "name": model.name,
         "file": model.file,
         "action_key": model.action_key,
+        **({"compiled_size": model.compiled_size} if model.compiled_size is not None else {}),
         **({} if model.compiled else {"compiled": False}),
         **({"source": dict(model.source)} if model.source is not None else {}),
         **({"merged": [dict(member) for member in model.merged]} if model.merged else {}),

@@ -28,6 +28,7 @@ def list_models(part: Part, made: Sequence[Made], files: Sequence[OutputFile]) -
             name=model.member,
             file=part.models[model.member],
             action_key=item.key,
+            compiled_size=item.compiled.total_bytes,
             source=sources[model.member],
             nodes=[_describe_node(node, references.get(part.models[model.member], {})) for node in model.nodes],
             fallback_nodes=model.fallback_nodes,
@@ -57,7 +58,15 @@ def describe_merged_model(part: Part, merging: Merging, made: Sequence[Made]) ->
             for _, model in members
             for left in model.left
         ],
-        merged=[{"name": model.member, "action_key": item.key, "source": sources[model.member]} for item, model in members],
+        merged=[
+            {
+                "name": model.member,
+                "action_key": item.key,
+                "compiled_size": item.compiled.total_bytes,
+                "source": sources[model.member],
+            }
+            for item, model in members
+        ],
     )
 
 

@@ -1,29 +1,57 @@
-"""Reader of the reports that sizes of results are compared with."""
+"""Reader of earlier releases, with which sizes and measured figures are compared."""
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, ValidationError, field
+from msgspec.structs import replace
 
 from epbuild.core.canonical import parse_json
-from epbuild.core.errors import Problem
+from epbuild.core.defaults import MANIFEST
+from epbuild.core.errors import EnvironmentFailure, Problem
 from epbuild.core.records import convert
 from epbuild.core.safepath import open_regular
-from epbuild.plan.steps import Baseline
-from epbuild.recipe.model import Reference
+from epbuild.plan.measuring import FigureBaseline, ModelMeasurement
+from epbuild.plan.steps import Baseline, SessionGroup
+from epbuild.recipe.model import MeasuredOn, Reference
+from epbuild.recipe.outputs import ARCHIVE_FORMS
 
 _FORMAT = 1
 _MAX_BYTES = 1 << 30
-_HINT = "Write the path of a report: `epbuild report -o release.json`."
+_ARCHIVES = tuple(f".{name}" for name, form in ARCHIVE_FORMS.items() if form.is_file)
+_HINT = (
+    "Write the path of a report (`epbuild report -o release.json`), or of the manifest, the folder or the archive of an output."
+)
+
+_UNREADABLE = "has no report or manifest as JSON that this epbuild can read"
+_PACKAGE = "is the manifest of a model package, which lists no models; write the folder of the package"
+_OLD = "has no sizes of compile results, because an earlier epbuild wrote it"
+
+_Size = Annotated[int, Meta(ge=0)]
+_Set = tuple[str, str, frozenset[str]]
+"""Models that were compiled together: their group, target and names."""
 
 
 class _Step(Struct, frozen=True):
     action: str
-    size: Annotated[int, Meta(ge=0)] | None = None
+    size: _Size | None = None
+
+
+class _Figures(Struct, frozen=True):
+    figures: Mapping[str, float]
+    on: MeasuredOn
+    device: str | None = None
+
+
+class _Measurement(_Figures, frozen=True, kw_only=True):
+    group: str
+    target: str
+    member: str
 
 
 class _Report(Struct, frozen=True):
@@ -31,45 +59,164 @@ class _Report(Struct, frozen=True):
 
     format: int
     steps: tuple[_Step, ...]
+    measurements: tuple[_Measurement, ...] = ()
+
+
+class _Target(Struct, frozen=True):
+    name: str
+
+
+class _Model(Struct, frozen=True):
+    name: str
+    action_key: str
+    compiled_size: _Size | None = None
+    measured: _Figures | None = None
+    merged: tuple[_Model, ...] = ()
+
+
+class _Manifest(Struct, frozen=True):
+    """Part of a manifest that is compared. The whole manifest is `output.manifest.PartManifest`."""
+
+    format: int
+    group: str
+    target: _Target
+    models: tuple[_Model, ...]
+
+    @property
+    def unmerged(self) -> Iterator[_Model]:
+        """Models that were compiled, in place of the models that they were merged into."""
+        for model in self.models:
+            yield from model.merged or (model,)
+
+
+class _Release(Struct, frozen=True):
+    files: Sequence[Path] = ()
+    """Files and folders that were read."""
+    actions: Mapping[str, int | None] = field(default_factory=dict)
+    """Sizes by action, from a report."""
+    sets: Mapping[_Set, int | None] = field(default_factory=dict)
+    """Sizes from manifests."""
+    figures: Mapping[tuple[str, str, str], _Figures] = field(default_factory=dict)
+    """Figures by group, target and model."""
+
+
+class _BadRelease(Exception):
+    """Error for an unusable release. The text is the reason."""
 
 
 class Baselines:
-    """Reader of reports that reads each file once. Paths are relative to the folder `base`. Unusable files are added to `problems`."""
+    """Reader of releases that reads each one once. Paths are relative to the folder `base`. Unusable ones are added to `problems`."""
 
     def __init__(self, base: Path, problems: list[Problem]) -> None:
         self._base = base
         self._problems = problems
-        self._sizes: dict[str, Mapping[str, int | None]] = {}
+        self._releases: dict[str, _Release] = {}
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Paths of the reports."""
-        return tuple(self._base / name for name in self._sizes)
+        """Files and folders of the releases."""
+        return tuple(dict.fromkeys(path for release in self._releases.values() for path in release.files))
 
-    def find(self, action: str, report: Reference) -> Baseline:
-        """Return the size of an action's result in a report."""
-        if report.name not in self._sizes:
-            self._sizes[report.name] = self._read(report)
-        return Baseline(report.name, self._sizes[report.name].get(action))
+    def find_size(self, group: SessionGroup, release: Reference) -> Baseline:
+        """Return the size of a session group's result in a release."""
+        found = self._open(release)
+        of_set = found.sets.get((group.group, group.target.name, frozenset(member.name for member in group.members)))
+        return Baseline(release.name, found.actions.get(group.id, of_set))
 
-    def _read(self, report: Reference) -> Mapping[str, int | None]:
-        """Return the total bytes of the steps of each action, by action. They are None if the report lacks the size of a step."""
-        try:
-            with open_regular(self._base / report.name) as file:
-                content = file.read(_MAX_BYTES + 1)
-            found = convert(parse_json(content), _Report) if len(content) <= _MAX_BYTES else None
-        except OSError as error:
-            self._add_problem(report, f"cannot be read: {error.strerror or error}")
-            return {}
-        except (ValueError, RecursionError):  # includes ValidationError
-            found = None
-        if found is None or found.format != _FORMAT:
-            self._add_problem(report, "is not a report as JSON that this epbuild can read")
-            return {}
-        sizes: defaultdict[str, list[int | None]] = defaultdict(list)
-        for step in found.steps:
-            sizes[step.action].append(step.size)
-        return {action: None if None in of else sum(filter(None, of)) for action, of in sizes.items()}
+    def add_figures(self, measurement: ModelMeasurement, groups: Mapping[str, SessionGroup]) -> ModelMeasurement:
+        """Return a copy of `measurement` in which members whose growth is limited have their figures in a release."""
+        members = []
+        for member in measurement.members:
+            release = groups[member.session].member(member.name).expect.baseline
+            if member.growth and release is not None:
+                found = self._open(release).figures.get((measurement.group, measurement.target.name, member.name))
+                known = (found.figures, found.on, found.device) if found is not None else ()
+                member = replace(member, baseline=FigureBaseline(release.name, *known))  # noqa: PLW2901
+            members.append(member)
+        return replace(measurement, members=tuple(members))
 
-    def _add_problem(self, report: Reference, why: str) -> None:
-        self._problems.append(Problem("EPB298", f"the baseline '{report.name}' {why}", report.where, _HINT))
+    def _open(self, release: Reference) -> _Release:
+        if release.name not in self._releases:
+            path = self._base / release.name
+            try:
+                self._releases[release.name] = _read_release(path)
+            except (_BadRelease, OSError) as error:
+                why = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+                self._problems.append(Problem("EPB298", f"the baseline '{release.name}' {why}", release.where, _HINT))
+                self._releases[release.name] = _Release([path])
+        return self._releases[release.name]
+
+
+def _read_release(path: Path) -> _Release:
+    """Read a report, or the manifests of outputs. Raises _BadRelease and OSError."""
+    files = list(_list_files(path)) if path.is_dir() else [path]
+    documents = [document for file in files if not file.is_dir() for document in _read_documents(file)]
+    try:
+        if len(documents) == 1 and "steps" in documents[0]:
+            return _collect_steps(files, convert(documents[0], _Report))
+        manifests = [convert(document, _Manifest) for document in documents if "models" in document]
+    except ValidationError as error:
+        raise _BadRelease(_UNREADABLE) from error
+    if not manifests:
+        is_package = any("components" in document for document in documents)
+        raise _BadRelease(_PACKAGE if is_package else _UNREADABLE)
+    return _collect_models(files, manifests)
+
+
+def _list_files(folder: Path) -> Iterator[Path]:
+    """Yield a folder and its subfolders, and the manifests and archives in them. Links to folders are not followed."""
+    for root, folders, names in os.walk(folder):
+        folders.sort()
+        yield Path(root)
+        yield from (Path(root, name) for name in sorted(names) if name == MANIFEST or name.endswith(_ARCHIVES))
+
+
+def _read_documents(file: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the JSON objects in a file or at the beginning of an archive. Raises _BadRelease and OSError."""
+    from epbuild.archive.formats import read_manifests  # few recipes have such a baseline
+
+    try:
+        contents = read_manifests(file) if file.name.endswith(_ARCHIVES) else [_read(file)]
+        for document in map(parse_json, contents):
+            if isinstance(document, dict):
+                yield document
+    except EnvironmentFailure as error:
+        raise _BadRelease(f"cannot be read: {error.problems[0].message}") from error
+    except (ValueError, RecursionError) as error:
+        raise _BadRelease(_UNREADABLE) from error
+
+
+def _read(file: Path) -> bytes:
+    with open_regular(file) as opened:
+        content = opened.read(_MAX_BYTES + 1)
+    return content if len(content) <= _MAX_BYTES else b""
+
+
+def _collect_steps(files: Sequence[Path], report: _Report) -> _Release:
+    if report.format != _FORMAT:
+        raise _BadRelease(_UNREADABLE)
+    sizes: defaultdict[str, list[int | None]] = defaultdict(list)
+    for step in report.steps:
+        sizes[step.action].append(step.size)
+    return _Release(
+        files,
+        actions={action: None if None in of else sum(filter(None, of)) for action, of in sizes.items()},
+        figures={(row.group, row.target, row.member): row for row in report.measurements},
+    )
+
+
+def _collect_models(files: Sequence[Path], manifests: Sequence[_Manifest]) -> _Release:
+    sets: dict[_Set, int | None] = {}
+    figures: dict[tuple[str, str, str], _Figures] = {}
+    for manifest in manifests:
+        if manifest.format != _FORMAT:
+            raise _BadRelease(_UNREADABLE)
+        together: defaultdict[tuple[str, int | None], set[str]] = defaultdict(set)
+        for model in manifest.unmerged:
+            together[model.action_key, model.compiled_size].add(model.name)
+            if model.measured is not None:
+                figures[manifest.group, manifest.target.name, model.name] = model.measured
+        sets |= {(manifest.group, manifest.target.name, frozenset(names)): size for (_, size), names in together.items()}
+    if all(size is None for size in sets.values()):
+        raise _BadRelease(_OLD)
+    return _Release(files, sets=sets, figures=figures)

@@ -23,7 +23,7 @@ from epbuild.plan.result import CompileResult
 from epbuild.plan.staged_files import StagedFiles
 from epbuild.plan.steps import InTarget, SessionGroup
 from epbuild.plan.target import PlannedTarget
-from epbuild.recipe.model import GroupSpec, MeasureChoice
+from epbuild.recipe.model import GroupSpec, MeasureChoice, MeasuredOn
 from epbuild.recipe.nodes import render
 from epbuild.recipe.patterns import FileFinder
 
@@ -40,6 +40,17 @@ _CONTRACT = 1
 """Version of the contract of measurements. Increment it when a change to the command's inputs changes results."""
 
 
+class FigureBaseline(Struct, frozen=True):
+    """Measured figures of a model in an earlier release."""
+
+    path: str
+    """Path of the release's report or outputs, relative to the recipe."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """Values by name. Empty if the release has no figures of the model."""
+    on: MeasuredOn | None = None
+    device: str | None = None
+
+
 class MeasuredMember(Struct, frozen=True):
     """Model to measure, with its command and the limits on its figures."""
 
@@ -48,6 +59,10 @@ class MeasuredMember(Struct, frozen=True):
     """Id of the session group that compiles the model."""
     limits: tuple[tuple[str, float], ...] = ()
     """Names and maximum values of figures."""
+    growth: tuple[tuple[str, float], ...] = ()
+    """Names and maximum growth of figures, as fractions of the figures in `baseline`."""
+    baseline: FigureBaseline | None = None
+    """Figures in an earlier release. None if `growth` is empty."""
     command: tuple[str, ...] = ()
     """Program and arguments, with staged names. Empty until `with_command_files` sets it."""
 
@@ -127,7 +142,9 @@ def plan_measurement(
         return None
     problems += _find_command_problems(sessions[0].group, choice) if choice.command else _find_place_problems(choice)
     members = tuple(
-        MeasuredMember(member.name, session.id, member.expect.figures) for session in sessions for member in session.members
+        MeasuredMember(member.name, session.id, member.expect.figures, member.expect.figure_growth)
+        for session in sessions
+        for member in session.members
     )
     first = sessions[0]
     return ModelMeasurement(first.group, first.target, members, choice, first.custom_ops)
@@ -135,8 +152,7 @@ def plan_measurement(
 
 def _find_unmeasured_limits(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem]:
     for member in group.members:
-        if member.expect.figures:
-            name, _ = member.expect.figures[0]
+        for name, _ in (*member.expect.figures, *member.expect.figure_growth)[:1]:
             message = f"'expect' of the group '{group.name}' limits {name}, but nothing measures it for '{target.name}'"
             hint = "Add 'measure' to the group or to the target."
             yield Problem("EPB299", message, member.expect.where or group.where, hint)

@@ -451,7 +451,9 @@ class _Work:
             if ident not in actions:
                 continue
             if group.members[0].expect.baseline is not None:
-                self.groups[ident] = replace(self.groups[ident], baseline=baselines.find(ident, group.members[0].expect.baseline))
+                self.groups[ident] = replace(
+                    self.groups[ident], baseline=baselines.find_size(group, group.members[0].expect.baseline)
+                )
             # The content of a prepared model is unknown until it has been prepared.
             sources = {member.name: found[member.model.name] for member in members if member.has_files}
             self._check_sources(self.groups[ident], sources)
@@ -475,9 +477,8 @@ class _Work:
                 self.verifications[ident] = with_inputs(verification, self.groups, wanted_headers, finder, self.problems)
         for ident, measurement in self.measurements.items():
             if ident in actions:
-                self.measurements[ident] = with_command_files(
-                    measurement, self.groups, self.recipe.directory, finder, self.problems
-                )
+                measured = baselines.add_figures(measurement, self.groups)
+                self.measurements[ident] = with_command_files(measured, self.groups, self.recipe.directory, finder, self.problems)
         self.folders = finder.folders
         self.reports = baselines.files
 

@@ -119,12 +119,12 @@ class InTarget:
 
 
 class Baseline(Struct, frozen=True):
-    """Size of a session group's result in the report of an earlier release."""
+    """Size of a session group's result in an earlier release."""
 
-    report: str
-    """Path of the report, relative to the recipe."""
+    path: str
+    """Path of the release's report or outputs, relative to the recipe."""
     size: int | None
-    """Total bytes. None if the report does not have the size."""
+    """Total bytes. None if the release does not have the size."""
 
 
 class SessionGroup(InTarget, Struct, frozen=True, dict=True):
@@ -151,7 +151,7 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
     set_name: str = ""
     """Name of the sharing set: its first member. Empty if the recipe's group has only one set."""
     baseline: Baseline | None = None
-    """Size in the report of an earlier release. None if the recipe names no such report."""
+    """Size in an earlier release. None if the recipe names no release."""
 
     @property
     def weights_file(self) -> str | None:

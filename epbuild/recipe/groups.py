@@ -19,7 +19,7 @@ from epbuild.recipe.model import (
     Reference,
     Setting,
 )
-from epbuild.recipe.models import overlay_choice, read_figure_limits, read_measure, read_verify
+from epbuild.recipe.models import overlay_choice, read_figure_growth, read_figure_limits, read_measure, read_verify
 from epbuild.recipe.names import name_problem
 from epbuild.recipe.nodes import MappingNode, ScalarNode, SequenceNode, merge_nodes, render
 from epbuild.recipe.problems import MISSING_KEY
@@ -121,16 +121,19 @@ def _read_compile_settings(fields: MappingReader, model: str) -> CompileSettings
 
 def _read_expectation(fields: MappingReader) -> Expectation:
     if "max_growth" in fields.entries and fields.lacks("baseline"):
-        hint = "Write the path of an earlier report: `epbuild report -o release.json`."
+        hint = "Write the path of an earlier report (`epbuild report -o release.json`) or of outputs."
         fields.problems.append(Problem(MISSING_KEY, "'max_growth' requires 'baseline'", fields.where_of("max_growth"), hint))
+    entry = fields.entries.get("max_growth")
+    growth = fields.expand_shorthand(entry.node, "bytes") if entry is not None else None
     return Expectation(
         ep_context_nodes=fields.integer("ep_context_nodes"),
         fallback_nodes=fields.integer_or_any("fallback_nodes"),
         min_shared_ratio=fields.mapping("shared_bytes").number("min_ratio"),
         max_bytes=fields.size("max_bytes"),
-        max_growth=fields.number("max_growth"),
+        max_growth=growth.number("bytes") if growth is not None else None,
         baseline=fields.path("baseline"),
         figures=read_figure_limits(fields),
+        figure_growth=read_figure_growth(growth) if growth is not None else (),
         where=fields.where,
     )
 

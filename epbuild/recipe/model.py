@@ -324,9 +324,11 @@ class Expectation(Struct, frozen=True):
     max_growth: float | None = None
     """Maximum growth of that size since the release in `baseline`, as a fraction."""
     baseline: Reference | None = None
-    """Path of an earlier release's report, relative to the recipe."""
+    """Path of an earlier release's report or outputs, relative to the recipe."""
     figures: tuple[tuple[str, float], ...] = ()
     """Names and maximum values of measured figures, such as `load_ms` and `latency_ms.p50`."""
+    figure_growth: tuple[tuple[str, float], ...] = ()
+    """Names and maximum growth of measured figures since the release in `baseline`, as fractions."""
     where: Position | None = None
 
     @property

@@ -219,10 +219,19 @@ def read_measure(owner: MappingReader) -> MeasureChoice | None:
 
 def read_figure_limits(expect: MappingReader) -> tuple[tuple[str, float], ...]:
     """Read the limits on measured figures in `expect`. A single number of `latency_ms` limits the median."""
-    latency = expect.expand_shorthand(expect.entries["latency_ms"].node, "p50") if "latency_ms" in expect.entries else None
+    return _read_figures(expect, expect.size("peak_memory"))
+
+
+def read_figure_growth(growth: MappingReader) -> tuple[tuple[str, float], ...]:
+    """Read the limits on the growth of measured figures, as fractions."""
+    return _read_figures(growth, growth.number("peak_memory"))
+
+
+def _read_figures(fields: MappingReader, peak_memory: float | None) -> tuple[tuple[str, float], ...]:
+    latency = fields.expand_shorthand(fields.entries["latency_ms"].node, "p50") if "latency_ms" in fields.entries else None
     read = {
-        "load_ms": expect.number("load_ms"),
+        "load_ms": fields.number("load_ms"),
         **{f"latency_ms.{name}": latency.number(name) for name in ("first", "p50", "p95") if latency is not None},
-        "peak_memory": expect.size("peak_memory"),
+        "peak_memory": peak_memory,
     }
-    return tuple((name, limit) for name, limit in read.items() if limit is not None)
+    return tuple((name, value) for name, value in read.items() if value is not None)

@@ -139,7 +139,7 @@ def list_size_limits(group: SessionGroup) -> list[SizeLimit]:
         limits.append(SizeLimit(expect.max_bytes, "max_bytes"))
     if expect.max_growth is not None and baseline is not None and baseline.size is not None:
         most = math.floor(baseline.size * (1 + Fraction(str(expect.max_growth))))
-        why = f": {baseline.size:,} bytes in {baseline.report}, and a growth of {100 * expect.max_growth:g} %"
+        why = f": {baseline.size:,} bytes in {baseline.path}, and a growth of {100 * expect.max_growth:g} %"
         limits.append(SizeLimit(most, "max_growth", why))
     return limits
 
@@ -154,7 +154,7 @@ def check_size(group: SessionGroup, result: CompileResult) -> Iterator[Problem]:
             yield Problem("EPB656", message, step, f"Make the model smaller, or raise {limit.key}.")
     expect, baseline = group.members[0].expect, group.baseline
     if expect.max_growth is not None and baseline is not None and not limits:
-        message = f"{subject} {result.total_bytes:,} bytes, but {baseline.report} has no size of {group.id} to compare with"
+        message = f"{subject} {result.total_bytes:,} bytes, but {baseline.path} has no size of {group.id} to compare with"
         hint = "For a model that is not in the baseline, write 'max_bytes' as well."
         yield Problem("EPB657", message, step, hint)
 

@@ -548,6 +548,11 @@ CASES |= {
         ("peak_memory", "1 GB"),
     )
 }
+CASES |= {
+    f"groups.*.{place}expect.max_growth.{name}": "it is read and judged as `max_growth` is: see tests/session/test_size_limits.py"
+    for place in ("", "models[].")
+    for name in ("bytes", "load_ms", "latency_ms", *(f"latency_ms.{part}" for part in ("first", "p50", "p95")), "peak_memory")
+}
 OF_FILES = {
     "inputs of metrics": Case({}, given={"groups.pair.verify": {"data": "first.npz"}}, files={"first.npz": arrays(7)}),
     "a source model": Case({}, files={"left.onnx": model(4)}),

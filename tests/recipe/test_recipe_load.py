@@ -87,6 +87,7 @@ COMPILE: dict[str, Any] = {
 NOTHING_EXPECTED: dict[str, Any] = {
     **dict.fromkeys(("ep_context_nodes", "fallback_nodes", "min_shared_ratio", "max_bytes", "max_growth", "baseline")),
     "figures": [],
+    "figure_growth": [],
 }
 
 

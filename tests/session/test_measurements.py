@@ -161,6 +161,42 @@ def test_a_figure_above_its_limit_by_a_hair_leaves_the_earlier_output(
         assert (row["outcome"], row["reason"]) == ("failed measure", said)
 
 
+def test_growth_is_compared_with_figures_of_the_same_device(workshop: Workshop) -> None:
+    measured(workshop, printing(load_ms=11, device="A"))
+    workshop.build()
+    manifest = json.loads(workshop.contents("classifier")["manifest.json"])
+    measured(workshop, printing(load_ms=11, device="A"), "max_growth: {load_ms: 0.1}, baseline: release.json")
+    found = "the model 'classifier' has a load_ms of 11 ms on the device 'A'"
+    none = f"{found}, but release.json has no load_ms of {MEASURE} to compare with"
+    for before, said in (
+        ({"figures": {"load_ms": 10}, "on": "device", "device": "A"}, None),
+        (
+            {"figures": {"load_ms": 9.9999}, "on": "device", "device": "A"},
+            f"{found}; the recipe expects at most 10.99989 ms: 9.9999 ms in release.json, and a growth of 10 %",
+        ),
+        (
+            {"figures": {"load_ms": 10}, "on": "emulator", "device": "A"},
+            f"{found}; release.json has 10 ms on an emulator 'A', which cannot be compared",
+        ),
+        (
+            {"figures": {"load_ms": 10}, "on": "device"},
+            f"{found}; release.json has 10 ms on the device, which cannot be compared",
+        ),
+        ({"figures": {"peak_memory": 10}, "on": "device", "device": "A"}, none),
+        (None, none),
+    ):
+        manifest["models"][0].pop("measured", None)
+        if before is not None:
+            manifest["models"][0]["measured"] = before
+        (workshop.folder / "release.json").write_text(json.dumps(manifest), encoding="utf-8")
+        assert workshop.build().exit_code == (0 if said is None else 1)
+        assert [problem.message for problem in workshop.problems] == ([] if said is None else [said])
+    row = {"group": "classifier", "target": "plain", "member": "classifier", "on": "device", "device": "A"}
+    report = {"format": 1, "steps": [], "measurements": [{**row, "figures": {"load_ms": 10}}]}
+    (workshop.folder / "release.json").write_text(json.dumps(report), encoding="utf-8")
+    assert workshop.build().exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("figures", "keys", "code"),
     [

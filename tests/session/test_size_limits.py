@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,27 @@ def test_growth_is_compared_exactly_with_the_last_report(workshop: Workshop, cap
     said = " ".join(capsys.readouterr().err.split())
     assert f"has {size:,} bytes; the recipe expects at most {size - 1:,}: {size - 1:,} bytes in release.json" in said
     limit(workshop, "max_growth: 0.01, baseline: release.json")
+    assert execute(["run"]) == 0
+
+
+def test_growth_is_compared_exactly_with_the_last_manifest(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    workshop.build()
+    shutil.copytree(workshop.folder / "dist", workshop.folder / "last")
+    limit(workshop, "max_growth: 0, baseline: last/classifier/manifest.json")
+    workshop.write_recipe(
+        (EXPECT, EXPECT.replace("}", ", max_growth: 0, baseline: last/classifier/manifest.json}")),
+        (DECODER, DECODER.replace("}", ", max_growth: 0, baseline: last}")),
+    )
+    assert execute(["run"]) == 0
+    for name, action, said in (("decoder", SHARE, "sharing set of 'prefill'"), ("classifier", CLASSIFIER, "model 'classifier'")):
+        size, path = size_of(workshop, action), workshop.folder / "last" / name / "manifest.json"
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace(f'"compiled_size": {size}', f'"compiled_size": {size - 1}'), encoding="utf-8")
+        assert execute(["run"]) == 1
+        assert f"the {said} has {size:,} bytes; the recipe expects at most {size - 1:,}" in " ".join(
+            capsys.readouterr().err.split()
+        )
+        path.write_text(text, encoding="utf-8")
     assert execute(["run"]) == 0
 
 

@@ -41,6 +41,7 @@ from epbuild.survey.action_status import ActionStatus
 from epbuild.survey.orphans import Outputs
 from epbuild.survey.status import Survey
 from epbuild.verify.expectations import find_advice
+from epbuild.verify.figures import find_lowest_limits
 from epbuild.verify.live.judging import judge_metrics, judge_outputs, list_thresholds, round_figure
 
 _Identity = Mapping[str, Any]
@@ -228,7 +229,7 @@ def report_measurements(action: ModelMeasurement, result: MeasurementResult) -> 
             target=action.target.name,
             member=member.name,
             figures=model.figures,
-            limits=dict(member.limits),
+            limits=find_lowest_limits(member, model),
             on=model.on,
             device=model.device,
             files=tuple(name.removeprefix(folder) for name in result.diagnostics if name.startswith(folder)),

@@ -1,0 +1,98 @@
+"""Baselines: sizes and figures of an earlier release, from its report, manifests or archives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from epbuild.archive.artifact import Artifact
+from epbuild.archive.formats import FORMATS, ArchiveName, write_archive
+from epbuild.core.digest import Write
+from epbuild.core.errors import Problem
+from epbuild.plan.baselines import Baselines
+from epbuild.plan.steps import Baseline
+from epbuild.recipe.model import Reference
+from tests.support.fake_builds import HERE, sharing_group
+
+PAIR = sharing_group("prefill", "decode")
+
+
+def model(name: str, key: str, size: int | None) -> dict[str, Any]:
+    return {"name": name, "action_key": key, **({} if size is None else {"compiled_size": size})}
+
+
+def manifest(*models: dict[str, Any], **more: Any) -> bytes:
+    document = {"format": 1, "group": "decoder", "target": {"name": "npu"}, "models": models, "files": []}
+    return json.dumps(document | more).encode()
+
+
+PACKAGE = json.dumps({"components": {}, "additional_metadata": {"epbuild": {"format": 1, "files": []}}}).encode()
+SHARED = manifest(model("prefill", "k", 700), model("decode", "k", 700))
+
+
+def find(path: Path) -> tuple[int | None, list[Problem]]:
+    """Return the size of the pair in a release, and the problems."""
+    problems: list[Problem] = []
+    baselines = Baselines(path.parent, problems)
+    found = baselines.find_size(PAIR, Reference(path.name, HERE))
+    assert isinstance(found, Baseline)
+    assert path in baselines.files
+    return found.size, problems
+
+
+@pytest.mark.parametrize(
+    ("content", "size"),
+    [
+        (SHARED, 700),
+        (manifest({"name": "both", "action_key": "m", "merged": [model("prefill", "k", 700), model("decode", "k", 700)]}), 700),
+        (manifest(model("prefill", "k", 700)), None),
+        (manifest(model("prefill", "k", 400), model("decode", "l", 300)), None),
+        (manifest(model("prefill", "k", 700), model("decode", "k", 700), group="other"), None),
+        (b'{"format": 1, "steps": [{"action": "share:decoder/npu", "size": 4}, {"action": "share:decoder/npu", "size": 5}]}', 9),
+        (b'{"format": 1, "steps": [{"action": "share:decoder/npu", "size": 4}, {"action": "share:decoder/npu"}]}', None),
+    ],
+)
+def test_only_models_that_were_compiled_together_are_compared(tmp_path: Path, content: bytes, size: int | None) -> None:
+    (tmp_path / "release.json").write_bytes(content)
+    assert find(tmp_path / "release.json") == (size, [])
+
+
+def copy_data(artifact: Artifact, write: Write) -> None:
+    write(memoryview(artifact.data or b""))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("of_package", [False, True])
+def test_folders_and_archives_are_read(tmp_path: Path, name: str, of_package: bool) -> None:
+    place = "decoder/npu/manifest.json" if of_package else "manifest.json"
+    listed = [Artifact.generated(place, "manifest", SHARED), Artifact.generated("a.bin", "model", bytes(9999))]
+    listed += [Artifact.generated("manifest.json", "manifest", PACKAGE)] if of_package else []
+    path = tmp_path / "release" / f"out.{name}"
+    path.parent.mkdir()
+    with path.open("wb") as file:
+        write_archive(cast("ArchiveName", name), listed, copy_data, file)
+    assert find(path) == find(path.parent) == (700, [])
+    unpacked = tmp_path / "dist"
+    for artifact in listed:
+        (unpacked / artifact.path).parent.mkdir(parents=True, exist_ok=True)
+        (unpacked / artifact.path).write_bytes(artifact.data or b"")
+    assert find(unpacked) == (700, [])
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (manifest(model("prefill", "k", None)), "has no sizes of compile results, because an earlier epbuild wrote it"),
+        (PACKAGE, "is the manifest of a model package, which lists no models; write the folder of the package"),
+        (manifest(model("prefill", "k", 7), format=2), "has no report or manifest as JSON that this epbuild can read"),
+        (b'{"format": 1, "models": 7}', "has no report or manifest as JSON that this epbuild can read"),
+        (b"x", "has no report or manifest as JSON that this epbuild can read"),
+    ],
+)
+def test_a_release_without_sizes_is_refused_in_one_sentence(tmp_path: Path, content: bytes, why: str) -> None:
+    (tmp_path / "release.json").write_bytes(content)
+    size, [problem] = find(tmp_path / "release.json")
+    assert (size, problem.code, problem.message) == (None, "EPB298", f"the baseline 'release.json' {why}")
