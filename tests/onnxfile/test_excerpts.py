@@ -56,5 +56,8 @@ def test_a_value_whose_size_depends_on_data_is_untyped(tmp_path: Path) -> None:
     graph = ModelGraph(tmp_path / "model.onnx", {"batch": 1})
     types = graph.infer_types()
     assert graph.find_untyped(types) == "places"
+    model.graph.node[-1].domain = "not.imported"
+    onnx.save(model, tmp_path / "odd.onnx")
+    assert list(ModelGraph(tmp_path / "odd.onnx", {"batch": 1}).infer_types()) == ["x"]
     [*_, gather] = graph.nodes
     assert [graph.node(index).op_type for index in graph.add_untyped([gather], types)] == ["NonZero", "Transpose", "GatherND"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from epbuild.catalog.facts import Thresholds
 from epbuild.commands.bisect.probing import Prober
 from epbuild.commands.bisect.search import get_max_compiles
 from epbuild.commands.bisect.values import Bisection, BisectRequest, Fault, PartNode
@@ -50,7 +51,7 @@ class Case:
     def rules(self) -> Rules:
         """Rules for judging values: the user's thresholds, or else the recipe's, or else the catalog's."""
         asked, checked = self.request.asked, self.checked
-        chosen = checked.user_thresholds if checked is not None and asked == type(asked)() else asked
+        chosen = checked.user_thresholds if checked is not None and asked == Thresholds() else asked
         return Rules(self.prober.group.target.eps[0].entry.numbers, self.source.is_quantized, chosen)
 
     def may_compile(self) -> bool:
@@ -108,7 +109,7 @@ class Case:
         """Return the result of the search."""
         prober = self.prober
         if not complete:
-            message = f"smallest part after {prober.compiles} compiles: {message}"
+            message = f"smallest part after {format_count(prober.compiles, 'compile')}: {message}"
             advice = [*advice, f"To search for a smaller part, pass --max-compiles {2 * prober.compiles}."]
         return Bisection(
             prober.step,

@@ -43,16 +43,19 @@ def _find_region(case: Case, origin: int, large: Collection[int]) -> set[int]:
 
 
 def _advise_split(case: Case, region: Collection[int], values: Arrays) -> list[str]:
-    """Return a sentence that says how to split the model so that some nodes run on the CPU, or nothing if no split separates them."""
+    """Return a sentence that says how to split the model so that only these nodes run on the CPU, or nothing if no split does this."""
     graph = case.graph
     header = read_header(case.save(sorted(region), get_types(values)))
     before = {value.name: maker for value in header.inputs if (maker := graph.get_maker(value.name)) is not None}
     after = [value.name for value in header.outputs if value.name not in graph.outputs]
-    reached = {ancestor for maker in before.values() for ancestor in (maker, *list_ancestors(maker, graph.parents))}
-    if len(region) > _MAX_NAMES or reached.intersection(region):
+    earlier = {ancestor for maker in before.values() for ancestor in (maker, *list_ancestors(maker, graph.parents))}
+    later = set(graph.nodes).difference(region, earlier)
+    # A part cannot end at an output of the model, so later nodes would stay in the part of these nodes.
+    holds_later = bool(later) and len(after) < len(header.outputs)
+    ends = [names[0] if len(names) == 1 else names for names in (list(before), after) if names]
+    if not ends or len(region) > _MAX_NAMES or earlier.intersection(region) or holds_later:
         return []
     model = case.prober.member.model.name
-    ends = [names[0] if len(names) == 1 else names for names in (list(before), after) if names]
     parts = [f"`{model}_{number}`" for number in range(len(ends) + 1)]
     exact = 1 if before else 0
     parts[exact] = f"`{{model: {model}_{exact}, compile: none}}`"

@@ -95,7 +95,10 @@ class ModelGraph:
         model.graph.value_info.extend(
             helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims) for tensor in large
         )
-        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        try:
+            graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        except onnx.shape_inference.InferenceError:  # such as an operator of a domain that the model does not import
+            return dict(self.inputs)
         return {**self.inputs, **{value.name: value for value in (*graph.value_info, *graph.output) if _has_sizes(value)}}
 
     def find_untyped(self, types: Types) -> str | None:
