@@ -139,21 +139,20 @@ def _find_new_models(recipe: Recipe, places: Sequence[str]) -> tuple[dict[str, s
         name, place = _split_name(text)
         models, skipped = find_models([place], sure=True)
         left += skipped
-        new = [model for model in models if name or _locate(model.path, Path()) not in known]
-        left += [
-            LeftOut(model.path, f"It is the model '{known[_locate(model.path, Path())]}' of the recipe.")
-            for model in models
-            if model not in new
-        ]
         if name and len(models) > 1:
             raise BadAnswer(f"'{place}' has {len(models)} models, so they cannot have the name '{name}'")
-        found += new
-        if name and new:
+        for model in models:
+            location = _locate(model.path, Path())
             if name in named:
                 raise _make_same_name_error(name)
-            named[name] = new[0].path
-        else:
-            unnamed |= {_locate(model.path, Path()): model.path for model in new}
+            if name:
+                named[name] = model.path
+            elif location in known:
+                left.append(LeftOut(model.path, f"It is the model '{known[location]}' of the recipe."))
+                continue
+            else:
+                unnamed[location] = model.path
+            found.append(model)
     if not found:
         raise make_no_model_error(left)
     elsewhere = {_locate(model, Path()) for model in named.values()}

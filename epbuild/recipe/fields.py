@@ -111,8 +111,8 @@ class MappingReader:
         return self.rebased(text, self.where_of(key)) if text else None
 
     def paths(self, key: str) -> tuple[Reference, ...]:
-        """Return the paths in a list, relative to the recipe."""
-        return tuple(self.rebased(text, where) for text, where in self.texts(key))
+        """Return the paths in a list, or a single path, relative to the recipe."""
+        return tuple(self.rebased(text, where) for text, where in self.one_or_more(key))
 
     def rebased(self, text: str, where: Position) -> Reference:
         """Convert the path `text`, which is written at `where`, to a path relative to the recipe. A backslash in it is a problem."""
@@ -134,6 +134,11 @@ class MappingReader:
         return [
             (item.value, item.where) for item in self.items(key) if isinstance(item, ScalarNode) and isinstance(item.value, str)
         ]
+
+    def one_or_more(self, key: str) -> list[tuple[str, Position]]:
+        """Return the strings in a list, or a single string, with their positions."""
+        text = self.text(key)
+        return self.texts(key) if text is None else [(text, self.where_of(key))]
 
     def words(self, key: str) -> tuple[Setting, ...]:
         """Return the program and the arguments in a list."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import starmap
 from typing import Any
 
 from epbuild.core.errors import Position, Problem
@@ -171,22 +172,13 @@ def _read_genai(fields: MappingReader) -> GenaiChoice:
         where=fields.where,
         config=fields.path("config") or Reference("", fields.where),
         # The schema ensures that all keys are roles.
-        roles={role: tuple(_read_models_of_role(roles, role)) for role in roles.entries},  # type: ignore[misc]
+        roles={role: tuple(starmap(Reference, roles.one_or_more(role))) for role in roles.entries},  # type: ignore[misc]
         files=fields.paths("files"),
     )
-
-
-def _read_models_of_role(roles: MappingReader, role: str) -> Iterator[Reference]:
-    if isinstance(roles.entries[role].node, SequenceNode):
-        yield from (Reference(text, where) for text, where in roles.texts(role))
-    else:
-        yield roles.reference(role)
 
 
 def _read_connections(fields: MappingReader) -> Iterator[tuple[Reference, Reference]]:
     """Yield pairs of an output and an input that the output feeds. In the recipe, an output has one input or a list of inputs."""
     for output, entry in fields.entries.items():
-        several = isinstance(entry.node, SequenceNode)
-        for value, where in fields.texts(output) if several else [(fields.text(output), entry.node.where)]:
-            if value is not None:
-                yield Reference(output, entry.name_where), Reference(value, where)
+        for value, where in fields.one_or_more(output):
+            yield Reference(output, entry.name_where), Reference(value, where)

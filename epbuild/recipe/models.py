@@ -17,10 +17,9 @@ from epbuild.recipe.model import (
     MetricChoice,
     ModelSpec,
     PrepareStep,
-    Reference,
     VerifyChoice,
 )
-from epbuild.recipe.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from epbuild.recipe.nodes import MappingNode, ScalarNode
 from epbuild.recipe.paths import find_package_file, is_remote, use_slashes
 from epbuild.recipe.problems import WRONG_VALUE
 
@@ -136,7 +135,7 @@ def read_verify(owner: MappingReader) -> VerifyChoice | None:
     metrics, command = fields.mapping("metrics"), fields.mapping("command")
     return VerifyChoice(
         where=entry.node.where,
-        files=_read_globs(fields, data.node) if data and not isinstance(data.node, MappingNode) else None,
+        files=fields.paths("data") if data and not isinstance(data.node, MappingNode) else None,
         made=_read_generated_inputs(fields.mapping("data")) if data and isinstance(data.node, MappingNode) else None,
         metrics={name: metrics.number(name) or 0.0 for name in metrics.entries} if "metrics" in fields.entries else None,
         reference=reference,
@@ -171,13 +170,6 @@ def overlay_choice(own: VerifyChoice | None, base: VerifyChoice | None) -> Verif
         metric=own.metric or base.metric,
         command=own.command or base.command,
     )
-
-
-def _read_globs(fields: MappingReader, node: Node) -> tuple[Reference, ...]:
-    """Return the globs in a list, or a single glob."""
-    several = isinstance(node, SequenceNode)
-    written = fields.texts("data") if several else [(fields.text("data") or "", node.where)]
-    return tuple(fields.rebased(text, where) for text, where in written)
 
 
 def _read_generated_inputs(fields: MappingReader) -> MadeInputs:

@@ -60,15 +60,6 @@ def list_manifest_eps(manifest: Manifest | None) -> tuple[ContextEp, ...]:
     return tuple(context_eps)
 
 
-def find_ep_by_compatibility(model: Model, node: EPContextNode) -> ContextEp | None:
-    """Return the EP of a node, with the target in the model's compatibility string. None if the model has no such string."""
-    ep_entry = find_source_entry(node.source)
-    text = model.compatibility.get(ep_entry.ep) if ep_entry is not None else None
-    if ep_entry is None or text is None:
-        return None
-    return _make_context_ep(ep_entry, ep_entry.read_compatibility(text) or {})
-
-
 def _make_context_ep(ep_entry: EpEntry, options: Mapping[str, str]) -> ContextEp:
     return ContextEp(ep_entry.ep, ep_entry, ep_entry.binary_target(options), options)
 
@@ -108,32 +99,38 @@ def check_targets(artifact: ArtifactFolder) -> Iterator[Finding]:
     judged: set[tuple[Payload, str | None]] = set()
     for model in artifact.models:
         for context in model.contexts:
-            payload, node = context.payload, context.node
-            context_ep = find_node_ep(node.source, context_eps)
-            # A manifest lists only session options. An option that compiles one context for several SoCs is not among them.
-            own = find_ep_by_compatibility(model, node) if context_ep is None or context_ep.target is None else None
-            by = own or context_ep
-            wanted = by.target if by is not None else None
-            if (
-                payload is None
-                or payload.size == 0
-                or (payload, wanted) in judged
-                or model.find_binary(node) in artifact.encrypted
-            ):
+            payload, binary = context.payload, model.find_binary(context.node)
+            if payload is None or payload.size == 0 or binary in artifact.encrypted:
+                continue
+            ep, origin = _find_wanted_ep(model, context.node, context_eps)
+            wanted = ep.target if ep is not None else None
+            if (payload, wanted) in judged:
                 continue
             judged.add((payload, wanted))
-            name = artifact.format_path(model.find_binary(node) or model.file)
-            known = find_source_entry(node.source)
-            pattern = by.target_pattern if by is not None else known.binary.target_pattern if known is not None else None
+            name = artifact.format_path(binary or model.file)
+            known = find_source_entry(context.node.source)
+            pattern = ep.target_pattern if ep is not None else known.binary.target_pattern if known is not None else None
             try:
                 seen = read(payload, pattern) if pattern else None
             except OSError as error:
                 yield Finding("target", name, "failed", f"It cannot be read: {error.strerror or error}.", "EPB600")
                 continue
-            origin = f", the target in {model.file}" if own is not None else ""
             yield _make_target_finding(name, seen, wanted, origin, readable=pattern is not None)
     for model in artifact.models:
         yield from _check_compatibility(artifact, model, context_eps)
+
+
+def _find_wanted_ep(model: Model, node: EPContextNode, context_eps: Sequence[ContextEp]) -> tuple[ExpectedEp | None, str]:
+    """Return the EP that a node's context should be for: the manifest's, or else one with the target in the compatibility string.
+
+    Also return a clause about the origin of the target if that is not the manifest. A manifest lists only session options. An option that
+    compiles one context for several SoCs is not among them.
+    """
+    listed, ep_entry = find_node_ep(node.source, context_eps), find_source_entry(node.source)
+    text = model.compatibility.get(ep_entry.ep) if ep_entry is not None else None
+    if ep_entry is None or text is None or (listed is not None and listed.target is not None):
+        return listed, ""
+    return _make_context_ep(ep_entry, ep_entry.read_compatibility(text) or {}), f", the target in {model.file}"
 
 
 def check_partitions(artifact: ArtifactFolder) -> Iterator[Finding]:
