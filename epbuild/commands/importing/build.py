@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from epbuild.catalog.catalog import find_session_key
 from epbuild.catalog.normalize import BadValue, UnknownName, find_option, find_refusals, normalize
 from epbuild.commands.init.choices import KINDS, StarterKind
-from epbuild.core.errors import Argument, Location, PlanError, Problem
+from epbuild.core.errors import Argument, Location, PlanError, Position, Problem
 
 _BACKEND_LIBRARY = re.compile(r"(?:^|[\\/])(?:lib)?Qnn(Htp|Cpu|Gpu|Saver|Ir)(?:\.dll|\.so|\.dylib)?$", re.IGNORECASE)
 _IMPLIED = {
@@ -37,6 +39,16 @@ class SkippedSetting(NamedTuple):
 def make_import_error(message: str, where: Location | str | None = None, hint: str | None = None) -> PlanError:
     """Return the error for a source that cannot be imported."""
     return PlanError(Problem("EPB292", message, Argument(where) if isinstance(where, str) else where, hint))
+
+
+def parse_json_text(text: str, path: Path) -> Any:
+    """Return the value of the JSON in a file. Raises PlanError."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise make_import_error(f"invalid JSON: {error.msg}", Position(str(path), error.lineno, error.colno)) from error
+    except (RecursionError, ValueError) as error:
+        raise make_import_error(f"invalid JSON: {type(error).__name__}", path) from error
 
 
 class DecoderPasses(NamedTuple):

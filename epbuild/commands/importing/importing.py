@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from epbuild.commands.importing import olive, weight_sharing_tool, winml
-from epbuild.commands.importing.build import ImportedBuild, SkippedSetting, make_import_error
+from epbuild.commands.importing.build import ImportedBuild, SkippedSetting, make_import_error, parse_json_text
 from epbuild.commands.importing.decoders import carry_decoder
 from epbuild.commands.init.choices import FoundModel, StarterKind, find_models
 from epbuild.commands.init.recipe import CarriedOver, RecipeChoices, name_models, write_recipe
@@ -114,20 +113,11 @@ def _read_document(path: Path) -> Mapping[str, Any]:
         text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise make_import_error(f"the file cannot be read: {getattr(error, 'strerror', None) or error}", path) from error
-    document = _parse_yaml(text, path) if path.suffix.lower() in (".yaml", ".yml") else _parse_json(text, path)
+    document = _parse_yaml(text, path) if path.suffix.lower() in (".yaml", ".yml") else parse_json_text(text, path)
     if not isinstance(document, dict):
         kind = "a list of configurations, one for each module" if isinstance(document, list) else "no object"
         raise make_import_error(f"the file contains {kind}", path, "Import one configuration at a time.")
     return document
-
-
-def _parse_json(text: str, path: Path) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise make_import_error(f"invalid JSON: {error.msg}", Position(str(path), error.lineno, error.colno)) from error
-    except (RecursionError, ValueError) as error:
-        raise make_import_error(f"invalid JSON: {type(error).__name__}", path) from error
 
 
 def _parse_yaml(text: str, path: Path) -> Any:

@@ -7,13 +7,11 @@ Options precede the models. A space between an option and its value is optional.
 from __future__ import annotations
 
 import getopt
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from epbuild.commands.importing.build import ImportedBuild, as_mapping, get_ep_start, make_import_error
-from epbuild.core.errors import Position
+from epbuild.commands.importing.build import ImportedBuild, as_mapping, get_ep_start, make_import_error, parse_json_text
 from epbuild.core.safepath import read_regular
 
 TOOL = "ep_weight_sharing_ctx_gen"
@@ -98,14 +96,12 @@ def _start_build(options: Mapping[str, str]) -> ImportedBuild:
 def _read_plugin(path: Path) -> ImportedBuild:
     """Return the build that the configuration file of a plugin EP describes."""
     try:
-        document = json.loads(read_regular(path).decode("utf-8"))
-    except json.JSONDecodeError as error:
-        raise make_import_error(f"invalid JSON: {error.msg}", Position(str(path), error.lineno, error.colno)) from error
+        text = read_regular(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise make_import_error(
             f"the file given with -p cannot be read: {getattr(error, 'strerror', None) or error}", path
         ) from error
-    config = as_mapping(document)
+    config = as_mapping(parse_json_text(text, path))
     library = str(config.get("ep_library_path") or "")
     named, numbers = config.get("selected_ep_name"), config.get("selected_ep_device_indices")
     if not library or not config.get("ep_library_registration_name") or bool(named) == bool(numbers):
