@@ -122,6 +122,18 @@ class WeightsRule(Struct, frozen=True):
     """
 
 
+class PartsRule(Struct, frozen=True):
+    """Rule for context binaries that list the sizes of their parts in their first bytes."""
+
+    begins: str
+    """Regular expression for the first bytes of such a context binary."""
+    part: str
+    """Regular expression for an entry of the list. Its group `size` is the size of the part, a little-endian integer.
+
+    Its group `graph` is the name of the graph that the part belongs to. It is absent if the part has weights of several graphs.
+    """
+
+
 class Binary(Struct, frozen=True):
     """Facts about the context binaries of an EP."""
 
@@ -137,6 +149,8 @@ class Binary(Struct, frozen=True):
     """Attribute of the EP's Python module with the version of its SDK, such as `info.sdk`."""
     weights: WeightsRule | None = None
     """Weights files that belong to context binaries. None if context binaries contain their weights."""
+    parts: PartsRule | None = None
+    """Context binaries that list the sizes of their parts. None if no such format is known."""
     read_callback: bool | None = None
     """True if the EP can read context binaries through a callback of the application. None if this is unknown."""
 

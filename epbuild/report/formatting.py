@@ -18,6 +18,7 @@ _MAX_OPEN_ROWS = 12
 """Maximum number of rows in an unfolded Markdown table."""
 _MAX_CODE = 120
 _GAP = 2
+UNKNOWN_PARTS = "unknown: the EP lists no parts of this context"
 
 
 def format_size(size: int) -> str:
@@ -25,6 +26,11 @@ def format_size(size: int) -> str:
     from rich.filesize import decimal
 
     return decimal(size)
+
+
+def format_part(kind: str, name: str) -> str:
+    """Return the title of a part of a file, such as `graph decode` or `shared weights`."""
+    return f"{kind} {name}".rstrip()
 
 
 def format_disk(event: DiskNeeded) -> str:

@@ -40,6 +40,17 @@ class InspectedWeights(TypedDict):
     """Parts of the file, largest first; empty if the context names no weights, or more than 100,000."""
 
 
+class InspectedContextPart(TypedDict):
+    """Bytes of a context that belong to a graph, or to several graphs."""
+
+    kind: str
+    """`graph`, or `shared weights` for weights of several graphs."""
+    name: str
+    """Name of the graph, as in the context; empty for shared weights."""
+    size: int
+    """Number of bytes."""
+
+
 class InspectedNode(TypedDict):
     """EPContext node, with all attributes of the operator's schema."""
 
@@ -77,6 +88,8 @@ class InspectedNode(TypedDict):
     """Digest of the context; null if it cannot be read."""
     weights: InspectedWeights | None
     """File beside the context binary that contains the context's weights; null if there is none."""
+    parts: list[InspectedContextPart]
+    """Parts of the context, largest first. The other bytes are headers and padding. Empty if the EP's format lists no parts."""
     target: str | None
     """Target recorded in the context; null if the context records no target."""
     problem: str | None

@@ -16,6 +16,7 @@ from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
 from epbuild.core.shown import format_path
+from epbuild.onnxfile.read.context_parts import SizePart, list_context_parts
 from epbuild.onnxfile.read.epcontext import EPContextNode, read_compatibility
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader, format_operator
@@ -72,10 +73,15 @@ def inspect_files(paths: Iterable[Path]) -> Inspection:
 
 
 class _Contexts(Struct, frozen=True):
-    """Cache of the digests and targets of contexts, because several models can refer to one context."""
+    """Cache of the digests, targets and parts of contexts, because several models can refer to one context."""
 
     digest: Callable[[Payload], str] = field(default_factory=lambda: cache(Payload.sha256))
     target: Callable[[Payload, str | None], str | None] = field(default_factory=lambda: cache(read_context_target))
+    parts: Callable[[Payload, str | None], tuple[SizePart, ...]] = field(default_factory=lambda: cache(_list_parts))
+
+
+def _list_parts(context: Payload, source: str | None) -> tuple[SizePart, ...]:
+    return list_context_parts(context, find_source_entry(source))
 
 
 def _read_model(path: Path) -> ModelHeader:
@@ -152,6 +158,7 @@ def _describe_node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict
         "written": dict(node.written),
         "reference": node.reference,
         **dict.fromkeys(("size", "sha256", "weights", "target", "problem")),
+        "parts": [],
     }
     try:
         payload = Payload.of(path, node)
@@ -162,6 +169,7 @@ def _describe_node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict
         if payload.size == 0:
             return described | size | {"problem": "the context is empty" if node.main_context else None}
         described |= size | {"sha256": contexts.digest(payload), "target": contexts.target(payload, node.source)}
+        described["parts"] = [asdict(part) for part in contexts.parts(payload, node.source)]
         return described | {"weights": _describe_weights(path, node, contexts)}
     except BadReference as error:
         return described | {"problem": str(error)}

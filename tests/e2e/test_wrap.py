@@ -52,6 +52,12 @@ def test_each_graph_of_a_binary_becomes_a_model_beside_it(parts: Project, tmp_pa
     done = parts.epbuild("wrap", str(binary), "--json")
     assert done.returncode == 0, done.stderr
     graphs = json.loads(done.stdout)["graphs"]
+    [node] = json.loads(parts.epbuild("inspect", "--json", graphs[0]["model"]).stdout)["ep_context_nodes"]
+    sizes = {part["name"]: part["size"] for part in node["parts"]}
+    # Each graph has its weights of 64 x 64 numbers in half precision, and the parts are nearly the whole file.
+    assert sizes.keys() == {graph["name"] for graph in graphs}
+    assert min(sizes.values()) > 64 * 64 * 2
+    assert 0 < node["size"] - sum(sizes.values()) <= 16_384
     values = [[(value["name"], value["type"], value["shape"]) for value in graph["inputs"]] for graph in graphs]
     assert values == [[("x", "float32", [64, 64])], [("d", "float32", [64, 64])]]
     python = str(toolchain_python("onnxruntime-qnn==2.7.0"))

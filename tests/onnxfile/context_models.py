@@ -91,3 +91,13 @@ def encapsulated(path: Path, takes: str = "x", gives: str = "y", name: str = "ne
 def files(folder: Path) -> dict[str, bytes]:
     """Return every file below a folder by its relative POSIX path."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def sectioned(size: int, **sections: int) -> bytes:
+    """Return a context of QNN with sections of these sizes: of the graph with the name, or of shared weights for `shared`."""
+    entries = b""
+    for number, (name, length) in enumerate(sections.items()):
+        title = (b"WEIGHTS/0" if name == "shared" else f"PICKLE/{256 + number}/{name}".encode()) + b"\0"
+        entries += b"".join(field.to_bytes(8, "little") for field in (length, 4096, 4096, 0))
+        entries += (len(title) - 1).to_bytes(4, "little") + title
+    return (b"\0\0\0\2\0\0\0\3" + entries).ljust(size, b"\0")

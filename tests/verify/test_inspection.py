@@ -13,7 +13,7 @@ from onnx import helper
 from epbuild.core.errors import VerifyError
 from epbuild.onnxfile.read.payload import Payload
 from epbuild.verify.inspection import inspect_files, inspect_model
-from tests.onnxfile.context_models import encapsulated
+from tests.onnxfile.context_models import encapsulated, sectioned
 from tests.support.compiled_models import BINARY, QNN, context_node, list_files, relu, save
 from tests.support.moments import at_each_call
 
@@ -74,6 +74,21 @@ def test_weights_beside_a_context_are_shown(tmp_path: Path) -> None:
         None,
         "the weights 'net.bin' of the context 'net.xml' do not exist beside 'm.onnx'",
     )
+
+
+def test_the_parts_of_a_context_are_listed_largest_first(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.onnx", context_node())
+    content = sectioned(9_000, decode=1000, prefill=2000, shared=3000)
+    parts = [("shared weights", "", 3000), ("graph", "prefill", 2000), ("graph", "decode", 1000)]
+    for binary, listed in (
+        (content, parts),
+        (content[:5999], []),  # shorter than its parts
+        (b"x" + content, []),
+        (BINARY, []),
+    ):
+        (tmp_path / "llm.bin").write_bytes(binary)
+        [node] = inspect_model(path)["ep_context_nodes"]
+        assert [(part["kind"], part["name"], part["size"]) for part in node["parts"]] == listed
 
 
 def constant(name: str, offset: int, size: int) -> str:

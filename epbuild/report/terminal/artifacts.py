@@ -14,7 +14,7 @@ from epbuild.core.errors import escape_controls
 from epbuild.core.units import format_count
 from epbuild.diff.difference import Comparison, Difference
 from epbuild.plan.result import FallbackNode
-from epbuild.report.formatting import format_size, join_names
+from epbuild.report.formatting import UNKNOWN_PARTS, format_part, format_size, join_names
 from epbuild.report.terminal.screen import BOLD, get_text_width, has_colors, paint, print_line, print_lines, wrap
 from epbuild.verify.fallback import FallbackNodes
 
@@ -26,7 +26,7 @@ _RED, _GREEN, _YELLOW, _PLAIN = "31", "32", "33", ""
 _MAX_NODES = 5
 """Maximum number of nodes to name per operator. `--json` names all."""
 _MAX_PARTS = 5
-"""Maximum number of parts of a weights file to show. `--json` lists all."""
+"""Maximum number of parts of a file to show. `--json` lists all."""
 _NUMBERS = ("main_context", "embed_mode", "max_size")
 _QUANTIZING = {"QuantizeLinear", "DequantizeLinear", "com.microsoft::QuantizeLinear", "com.microsoft::DequantizeLinear"}
 _QUANTIZING_NOTE = (
@@ -111,11 +111,11 @@ def _list_node_facts(node: Mapping[str, Any]) -> Iterator[_Line]:
         yield "context", "in the node with main_context=1", _PLAIN
     if node["sha256"]:
         yield "sha256", node["sha256"], _PLAIN
+        yield from _list_context_parts(node)
     if node["weights"]:
         weights = node["weights"]
         yield "weights", f"{weights['reference']} ({format_size(weights['size'])}), sha256 {weights['sha256']}", _PLAIN
-    if node["sha256"]:
-        yield from _list_weights_parts(node["weights"]["parts"] if node["weights"] else [])
+        yield from _list_weights_parts(weights["parts"])
     if node["problem"]:
         yield "problem", node["problem"], _RED
     for label, name in (
@@ -135,10 +135,25 @@ def _list_node_facts(node: Mapping[str, Any]) -> Iterator[_Line]:
         yield "EP attributes", ", ".join(own), _PLAIN
 
 
+def _list_context_parts(node: Mapping[str, Any]) -> Iterator[_Line]:
+    """Yield the largest parts of a context, and the number and size of the other bytes."""
+    parts, own = node["parts"], {node["name"], node["partition_name"]}
+    if not parts and not node["weights"]:
+        yield "size by part", UNKNOWN_PARTS, _PLAIN
+    for number, part in enumerate(parts[:_MAX_PARTS]):
+        title = "graph of this node" if part["name"] in own else format_part(part["kind"], part["name"])
+        yield "size by part" if number == 0 else "", f"{format_size(part['size'])} {title}", _PLAIN
+    others = parts[_MAX_PARTS:]
+    if others:
+        yield "", f"{format_size(sum(part['size'] for part in others))} in {format_count(len(others), 'smaller part')}", _PLAIN
+    if parts:
+        yield "", f"{format_size(node['size'] - sum(part['size'] for part in parts))} headers and padding", _PLAIN
+
+
 def _list_weights_parts(parts: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
     """Yield the largest parts of a weights file, and the number and size of the others."""
     if not parts:
-        yield "size by weight", "unknown: no usable list of weights in the context", _PLAIN
+        yield "size by weight", "unknown: the context has no usable list of weights", _PLAIN
     for number, part in enumerate(parts[:_MAX_PARTS]):
         names = join_names(part["names"], _MAX_NODES)
         yield "size by weight" if number == 0 else "", f"{names}: {format_size(part['size'])}", _PLAIN

@@ -47,6 +47,7 @@ NODE = {
     "size": 268_700_000,
     "sha256": "ab" * 32,
     "weights": None,
+    "parts": [],
 }
 FOUND: dict[str, Any] = {
     "file": str(Path("dist") / "prefill_ctx.onnx"),
@@ -118,7 +119,22 @@ def test_an_inspection_shows_the_largest_weights_and_counts_the_others(capsys: p
     lines = [" ".join(line.split()) for line in inspected(capsys, ep_context_nodes=[{**NODE, "weights": weights}]).splitlines()]
     start = lines.index("size by weight w9, same: 9.0 kB")
     assert lines[start + 4 : start + 6] == ["w5, same: 5.0 kB", "3 smaller parts: 9.0 kB"]
-    assert "size by weight unknown: no usable list of weights in the context" in " ".join(inspected(capsys).split())
+    weights["parts"] = []
+    shown = " ".join(inspected(capsys, ep_context_nodes=[{**NODE, "weights": weights}]).split())
+    assert "size by weight unknown: the context has no usable list of weights" in shown
+
+
+def test_an_inspection_shows_the_largest_parts_of_a_context_and_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [{"kind": "shared weights", "name": "", "size": 9_000}]
+    parts += [{"kind": "graph", "name": name, "size": 1_000} for name in (NODE["name"], "b", "c", "d", "e", "f")]
+    lines = [
+        " ".join(line.split())
+        for line in inspected(capsys, ep_context_nodes=[{**NODE, "size": 16_500, "parts": parts}]).splitlines()
+    ]
+    start = lines.index("size by part 9.0 kB shared weights")
+    assert lines[start + 1 : start + 3] == ["1.0 kB graph of this node", "1.0 kB graph b"]
+    assert lines[start + 5 : start + 7] == ["2.0 kB in 2 smaller parts", "1.5 kB headers and padding"]
+    assert "size by part unknown: the EP lists no parts of this context" in " ".join(inspected(capsys).split())
 
 
 def test_an_inspection_of_a_fully_compiled_model_shows_no_cpu_fallback(capsys: pytest.CaptureFixture[str]) -> None:
