@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 
 from msgspec import Struct
 
+from epbuild.catalog.catalog import find_source_entry
 from epbuild.core.safepath import BadReference, locate
+from epbuild.onnxfile.read.context_parts import PartKind, SizePart, label_graphs, list_context_parts
+from epbuild.onnxfile.read.weights_files import list_weights_parts
 from epbuild.verify.facts import Model
 
+_Parts = Mapping[tuple[PartKind, str], int]
+"""Sizes of the parts of a file, by kind and name."""
 SizedKind = Literal["model", "context binary", "external data"]
 
 
@@ -25,6 +31,19 @@ class FileSizes(Struct, frozen=True):
     """Context binary of each EPContext node, in order. None for a node without a context binary."""
     binaries: Mapping[str, int]
     data: Mapping[str, int]
+    parts: Mapping[str, tuple[SizePart, ...]] = {}
+    """Parts of each context binary and weights file that lists parts. Graphs have the names in the context."""
+    nodes: Mapping[tuple[str, str], str] = {}
+    """EPContext node of each graph, by context binary and name in the context: `, node 2`, or empty if the model has only one node."""
+
+
+class PartChange(Struct, frozen=True):
+    """Change of the size of a part. `before` or `after` is None if only the other side has the part."""
+
+    kind: PartKind | Literal["headers and padding"]
+    name: str
+    before: int | None
+    after: int | None
 
 
 class SizeChange(Struct, frozen=True):
@@ -39,6 +58,13 @@ class SizeChange(Struct, frozen=True):
     before: int | None
     after: int | None
     artifact: str = ""
+    parts: tuple[PartChange, ...] = ()
+    """Parts of a file on both sides whose sizes differ, largest change first. Empty if the parts of one side are unknown."""
+
+    @property
+    def changed(self) -> bool:
+        """True if both sides have the file, with different sizes."""
+        return self.before is not None and self.after is not None and self.before != self.after
 
 
 def read_model_sizes(model: Model, label: str) -> FileSizes:
@@ -46,8 +72,22 @@ def read_model_sizes(model: Model, label: str) -> FileSizes:
     if isinstance(model.header, str):
         return FileSizes(label, None, (), {}, {})
     references = tuple(map(model.find_binary, model.nodes))
-    named = zip(references, model.contexts, strict=True)
+    named = [*zip(references, model.contexts, strict=True)]
+    titles = label_graphs("", model.nodes)
     binaries = {name: found.payload.size for name, found in named if name is not None and found.payload is not None}
+    parts: dict[str, tuple[SizePart, ...]] = {}
+    nodes: dict[tuple[str, str], str] = {}
+    for name, context in named:
+        entry = find_source_entry(context.node.source)
+        with suppress(BadReference, OSError):
+            if name is not None and context.payload is not None:
+                parts[name] = list_context_parts(context.payload, entry)
+                nodes |= {(name, graph): title for graph, title in titles.items()}
+            if context.weights is not None:
+                listed = list_weights_parts(model.path, context.node, entry)
+                parts[model.resolve_beside(context.weights)] = tuple(
+                    SizePart("weights", ", ".join(part.names), part.size) for part in listed
+                )
     data = {}
     weights = (context.weights for context in model.contexts if context.weights is not None)
     for location in (*model.header.external_locations, *weights):
@@ -56,7 +96,7 @@ def read_model_sizes(model: Model, label: str) -> FileSizes:
     size = None
     with suppress(OSError):
         size = model.size
-    return FileSizes(label, size, references, binaries, data)
+    return FileSizes(label, size, references, binaries, data, parts, nodes)
 
 
 def compare_sizes(pairs: Sequence[tuple[FileSizes | None, FileSizes | None]]) -> Iterator[SizeChange]:
@@ -76,23 +116,68 @@ def compare_sizes(pairs: Sequence[tuple[FileSizes | None, FileSizes | None]]) ->
         elif new is not None:
             yield SizeChange("model", new.label, None, new.size)
     sides = [old for old, _ in pairs if old is not None], [new for _, new in pairs if new is not None]
-    binaries = [{name: size for files in side for name, size in files.binaries.items()} for side in sides]
-    data = [{name: size for files in side for name, size in files.data.items()} for side in sides]
-    yield from _pair_sizes("context binary", binaries[0], binaries[1], renamed)
-    yield from _pair_sizes("external data", data[0], data[1], {})
+    # Graphs are named after their models, because an EP may derive its own names from the content of a model.
+    titles = {id(files): (old or files).label for old, new in pairs for files in (old, new) if files is not None}
+    parts = [_collect_parts(side, titles) for side in sides]
+    kinds: tuple[tuple[SizedKind, list[dict[str, int]], Mapping[str, str]], ...] = (
+        ("context binary", [{name: size for files in side for name, size in files.binaries.items()} for side in sides], renamed),
+        ("external data", [{name: size for files in side for name, size in files.data.items()} for side in sides], {}),
+    )
+    for kind, sizes, names in kinds:
+        for before, after in _pair_names(sizes[0], sizes[1], names):
+            old_size, new_size = sizes[0].get(before or ""), sizes[1].get(after or "")
+            yield SizeChange(
+                kind,
+                " -> ".join(dict.fromkeys(filter(None, (before, after)))),
+                old_size,
+                new_size,
+                parts=tuple(_compare_parts(old_size, new_size, parts[0].get(before or "", {}), parts[1].get(after or "", {}))),
+            )
 
 
-def _pair_sizes(
-    kind: SizedKind, old: Mapping[str, int], new: Mapping[str, int], renamed: Mapping[str, str]
-) -> Iterator[SizeChange]:
+def _pair_names(
+    old: Iterable[str], new: Collection[str], renamed: Mapping[str, str]
+) -> Iterator[tuple[str, None] | tuple[None, str] | tuple[str, str]]:
     met = set[str]()
-    for name, size in old.items():
+    for name in old:
         now = name if name in new else renamed.get(name, "")
         if now in new and now not in met and (now == name or now not in old):
             met.add(now)
-            yield SizeChange(kind, name if now == name else f"{name} -> {now}", size, new[now])
+            yield name, now
         else:
-            yield SizeChange(kind, name, size, None)
-    for name, size in new.items():
+            yield name, None
+    for name in new:
         if name not in met:
-            yield SizeChange(kind, name, None, size)
+            yield None, name
+
+
+def _collect_parts(side: Iterable[FileSizes], titles: Mapping[int, str]) -> dict[str, _Parts]:
+    """Return the sizes of the parts of each file. `titles` has the name of each model, by the `id` of its `FileSizes`."""
+    labels = {key: f"{titles[id(files)]}{node}" for files in side for key, node in files.nodes.items()}
+    return {
+        file: {(part.kind, labels.get((file, part.name), part.name)): part.size for part in parts}
+        for files in side
+        for file, parts in files.parts.items()
+    }
+
+
+def _compare_parts(before: int | None, after: int | None, old: _Parts, new: _Parts) -> list[PartChange]:
+    """Return the parts whose sizes differ. They are paired by name, and then by size, because an EP may generate other names."""
+    if before is None or after is None or before == after or not old or not new:
+        return []
+    lone = Counter((key[0], size) for key, size in new.items() if key not in old)
+    changes = [PartChange(*key, old[key], new[key]) for key in old if key in new and old[key] != new[key]]
+    for key, size in old.items():
+        if key not in new:
+            if lone[key[0], size]:
+                lone[key[0], size] -= 1
+            else:
+                changes.append(PartChange(*key, size, None))
+    for key, size in new.items():
+        if key not in old and lone[key[0], size]:
+            lone[key[0], size] -= 1
+            changes.append(PartChange(*key, None, size))
+    rest = before - sum(old.values()), after - sum(new.values())
+    if rest[0] != rest[1]:
+        changes.append(PartChange("headers and padding", "", *rest))
+    return sorted(changes, key=lambda item: (-abs((item.after or 0) - (item.before or 0)), item.name))

@@ -118,6 +118,22 @@ def _make_size_tables(found: Comparison) -> Iterator[Table]:
         rest = len(sizes) - len(differing)
         alike = "without differences" if kind == "model" else "of the same size"
         yield Table(title, columns, rows, f"{rest} more {alike}." if rest else "")
+    yield _make_part_table(found, several=several)
+
+
+def _make_part_table(found: Comparison, *, several: bool) -> Table:
+    rows = tuple(
+        (
+            *([_format_output(item.artifact)] if several else []),
+            format_code(item.name),
+            f"{part.kind} {format_code(part.name)}" if part.name else part.kind,
+            *(_NOTHING if size is None else format_size(size) for size in (part.before, part.after)),
+            _format_change(part.before, part.after),
+        )
+        for item in sorted(found.sizes, key=lambda item: (item.artifact, item.name))
+        for part in item.parts
+    )
+    return Table("Size by part", ("output", "file", "part", ">before", ">after", ">change")[not several :], rows, folded=True)
 
 
 def _find_senses(item: SizeChange, senses: dict[tuple[str, str], dict[str, None]]) -> Iterable[str]:

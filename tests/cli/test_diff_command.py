@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from epbuild.diff.difference import Comparison, Difference
+from epbuild.diff.sizes import PartChange, SizeChange
 from epbuild.report.json.artifacts import build_comparison_document
 from epbuild.report.json.documents import format_json
 from epbuild.report.terminal.artifacts import print_comparison
@@ -54,6 +55,25 @@ def test_the_verdict_is_followed_by_a_table_of_80_columns(capsys: pytest.Capture
         "\n"
         "Identical: graph, weights, settings, toolchain.\n"
     )
+
+
+def test_changed_contexts_are_shown_by_part(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = (PartChange("graph", "prefill", 1000, 3000), PartChange("graph", "decode, node 2", None, 500))
+    sizes = (
+        SizeChange("model", "prefill", 10, 20),
+        SizeChange("context binary", "llm.bin", 9000, 11_500, "npu/", parts),
+        SizeChange("context binary", "x.bin", 100, 50),
+        SizeChange("context binary", "new.bin", None, 50),
+    )
+    text = printed(capsys, Comparison(TWO_SOCS.differences[:1], 1, sizes=sizes))
+    assert text[text.index("Size by part") : text.index("\n\nIdentical")].splitlines() == [
+        "Size by part                              before      after      change",
+        "npu/llm.bin                               9.0 kB    11.5 kB     +2.5 kB   +27.8%",
+        "  graph prefill                           1.0 kB     3.0 kB     +2.0 kB  +200.0%",
+        "  graph decode, node 2                         -  500 bytes         new",
+        "x.bin                                  100 bytes   50 bytes   -50 bytes   -50.0%",
+        "  unknown: the EP lists no parts of this context",
+    ]
 
 
 def test_skipped_comparisons_are_listed_even_without_differences(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 from epbuild.core.errors import NothingToVerify
 from epbuild.diff.difference import Comparison, compare
 from epbuild.diff.facts import Incomparable
+from epbuild.diff.sizes import PartChange
 from epbuild.onnxfile.read.payload import Payload
-from tests.onnxfile.context_models import encapsulated
+from tests.onnxfile.context_models import encapsulated, sectioned
 from tests.support.compiled_models import BINARY, QNN, SIGNATURE, context_node, save
 from tests.support.moments import at_each_call
 
@@ -407,6 +409,38 @@ def test_weights_beside_a_context_are_compared_with_it(tmp_path: Path) -> None:
     (new.parent / "net.bin").write_bytes(bytes(32))
     (difference,) = compare(old, new).differences
     assert (difference.sense, difference.what) == ("context", "m.onnx: weights of the context")
+
+
+def test_a_changed_size_of_a_context_is_split_by_graph(tmp_path: Path) -> None:
+    old, new = artifact(tmp_path / "old"), artifact(tmp_path / "new")
+    binary(sectioned(9_000, prefill_1=2000, decode_1=1000, shared=3000, other=500))(old)
+    # The EP derives other names of graphs from a changed model.
+    node(partition_name="decode_2")(new)
+    model(lambda loaded: renamed_partition(loaded, "prefill_2"))(new)
+    binary(sectioned(9_900, prefill_2=2600, decode_2=1000, shared=3000, another=500, new=7))(new)
+    [size] = [item for item in compare(old, new).sizes if item.kind == "context binary"]
+    assert size.parts == (
+        PartChange("graph", "prefill", 2000, 2600),
+        PartChange("headers and padding", "", 2500, 2793),
+        PartChange("graph", "new", None, 7),
+    )
+    binary(BINARY)(new)
+    assert [item.parts for item in compare(old, new).sizes] == [()] * 3
+
+
+def renamed_partition(loaded: Any, name: str) -> None:
+    next(item for item in loaded.graph.node[0].attribute if item.name == "partition_name").s = name.encode()
+
+
+def test_weights_with_generated_names_are_paired_by_size(tmp_path: Path) -> None:
+    old, new = encapsulated(tmp_path / "old/m.onnx"), encapsulated(tmp_path / "new/m.onnx")
+    for path, weights in ((old, {"w": 16, "Transpose_7": 64}), (new, {"w": 32, "Transpose_9": 64})):
+        offsets = itertools.accumulate(weights.values(), initial=0)
+        constants = zip(weights.items(), offsets, strict=False)
+        text = "".join(f'name="{name}" type="Const"><data offset="{start}" size="{size}"/>' for (name, size), start in constants)
+        (path.parent / "net.xml").write_text(text, encoding="utf-8")
+        (path.parent / "net.bin").write_bytes(bytes(sum(weights.values())))
+    assert [item.parts for item in compare(old, new).sizes if item.parts] == [(PartChange("weights", "w", 16, 32),)]
 
 
 def test_embedded_contexts_are_compared_like_external_contexts(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from cmarkgfm.cmark import Options
 
 from epbuild.core.errors import escape_controls
 from epbuild.diff.difference import Comparison, Difference
-from epbuild.diff.sizes import SizeChange
+from epbuild.diff.sizes import PartChange, SizeChange
 from epbuild.report.formatting import format_code
 from epbuild.report.markdown import MAX_CHARACTERS, format_markdown
 
@@ -104,7 +104,7 @@ ONE = Comparison(
     sizes=(
         SizeChange("model", "decode", 1300, 1300),
         SizeChange("model", "prefill", 1300, 1300),
-        SizeChange("context binary", "llm.bin -> new.bin", 750_000, 900_000),
+        SizeChange("context binary", "llm.bin -> new.bin", 750_000, 900_000, parts=(PartChange("graph", "a|b", 1, 2),)),
         SizeChange("external data", "w.bin", None, 4000),
         SizeChange("external data", "v.bin", 1000, None),
     ),
@@ -139,6 +139,14 @@ def test_the_headline_is_a_sentence_and_each_subject_has_its_table() -> None:
 | --- | --: | --: | --: |
 | `w.bin` | - | 4.0 kB | new |
 | `v.bin` | 1.0 kB | - | removed |
+
+<details><summary>Size by part (1)</summary>
+
+| file | part | before | after | change |
+| --- | --- | --: | --: | --: |
+| `llm.bin -> new.bin` | graph <code>a&#124;b</code> | 1 byte | 2 bytes | +1 byte, +100.0% |
+
+</details>
 
 #### Graph and weights
 
@@ -189,8 +197,8 @@ Identical: graph.
 
 def test_github_shows_it_as_headings_tables_and_folds() -> None:
     page = Page(format_markdown("old", "new", ONE))
-    assert page.tags.count("table") == 9
-    assert page.tags.count("details") == page.tags.count("summary") == 2
+    assert page.tags.count("table") == 10
+    assert page.tags.count("details") == page.tags.count("summary") == 3
     assert ["package onnxruntime-qnn", "2.7.0", "2.8.0"] in page.rows
 
 

@@ -32,6 +32,19 @@ class DifferenceView(View, frozen=True, kw_only=True):
     """Value in the new artifact; null if there is none."""
 
 
+class PartView(View, frozen=True, kw_only=True):
+    """Size of a part of a file in two artifacts."""
+
+    kind: str
+    """`graph`, `shared weights` (of several graphs), `weights` (in a weights file) or `headers and padding`."""
+    name: str
+    """Model of the graph, with the number of its EPContext node if there are several, or the weights; empty for other kinds."""
+    before: int | None = field(name="old")
+    """Bytes in the old artifact; null if the part is not in it."""
+    after: int | None = field(name="new")
+    """Bytes in the new artifact; null if the part is not in it."""
+
+
 class SizeView(View, frozen=True, kw_only=True):
     """Size of a file in two artifacts."""
 
@@ -45,6 +58,8 @@ class SizeView(View, frozen=True, kw_only=True):
     """Bytes in the old artifact; null if the file is not in it."""
     after: int | None = field(name="new")
     """Bytes in the new artifact; null if the file is not in it."""
+    parts: tuple[PartView, ...]
+    """Parts whose sizes differ, largest change first; empty if the size of the file is equal or the parts are unknown."""
 
 
 class ComparisonDocument(Document, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from epbuild.core.units import format_count
 from epbuild.diff.difference import Comparison, Difference
 from epbuild.plan.result import FallbackNode
 from epbuild.report.formatting import UNKNOWN_PARTS, format_part, format_size, join_names
+from epbuild.report.terminal.changes import format_part_changes
 from epbuild.report.terminal.screen import BOLD, get_text_width, has_colors, paint, print_line, print_lines, wrap
 from epbuild.verify.fallback import FallbackNodes
 
@@ -210,6 +211,7 @@ def print_comparison(found: Comparison) -> None:
     for sense in found.senses:
         lines.append(paint(sense, BOLD, color))
         lines += [line for item in found.differences if item.sense == sense for line in _format_difference(item, widths)]
+    lines += format_part_changes(found.sizes)
     notes = []
     if found.differences and found.same:
         notes.append(f"Identical: {', '.join(found.same)}.")

@@ -16,9 +16,10 @@ from msgspec import Struct
 
 from epbuild.commands.reporting.build_record import measure_work
 from epbuild.core.units import format_count
+from epbuild.diff.sizes import SizeChange as FileChange
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished
 from epbuild.publish.sizes import ChangedFile, OutputCompared, SharingSaved
-from epbuild.report.formatting import Table, format_percent, format_size, format_size_change
+from epbuild.report.formatting import UNKNOWN_PARTS, Table, format_part, format_percent, format_size, format_size_change
 from epbuild.report.terminal.screen import BOLD, has_colors, paint, wrap
 from epbuild.session.events import OutputRemoved, ToolchainReady
 
@@ -151,6 +152,22 @@ def format_size_table(found: Sequence[SizeChange]) -> Iterator[str]:
     if len(found) > 1:
         rows.append(("total", *_sum_sizes(found).cells))
     yield from Table("", _SIZE_COLUMNS, tuple(rows)).text(_WIDTHS)
+
+
+def format_part_changes(sizes: Iterable[FileChange]) -> Iterator[str]:
+    """Yield a table of the context binaries and weights files whose sizes changed, with their most changed parts."""
+    changed = [item for item in sizes if item.changed and (item.parts or item.kind == "context binary")]
+    changed.sort(key=lambda item: (-abs((item.after or 0) - (item.before or 0)), item.artifact, item.name))
+    rows: list[_Row] = []
+    for item in changed[:_MAX_OUTPUTS]:
+        parts = [SizeChange(f"  {format_part(part.kind, part.name)}", part.before, part.after) for part in item.parts]
+        rows.append((f"{item.artifact}{item.name}", *SizeChange("", item.before, item.after).cells))
+        rows += _limit_rows(parts, _MAX_FILES, "  {} other parts") if parts else [(f"  {UNKNOWN_PARTS}", "", "", "", "")]
+    others = [SizeChange("", item.before, item.after) for item in changed[_MAX_OUTPUTS:]]
+    rows += _limit_rows(others, 0, "{} other files")
+    if rows:
+        yield ""
+        yield from Table("", ("Size by part", *_SIZE_COLUMNS[1:]), tuple(rows)).text(_WIDTHS)
 
 
 def format_all_sharing(found: Sequence[SharingSaved]) -> tuple[Iterator[str], Iterator[str]]:
