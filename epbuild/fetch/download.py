@@ -23,7 +23,7 @@ from epbuild.recipe.address import Address, HubAddress, ObjectAddress, PackageAd
 from epbuild.transfer.bucket import BucketStore
 from epbuild.transfer.http import HttpClient
 from epbuild.transfer.objects import Download, MissingPackageError, Speed, TimedDownload, TransferError
-from epbuild.transfer.retry import RetryPolicy
+from epbuild.transfer.retry import RetryPolicy, wait_for_retry
 from epbuild.transfer.web import WebFile
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -97,7 +97,7 @@ class Attempts(Struct, frozen=True):
             return True
 
         try:
-            return self.retry.call(attempt, self._wait, has_progressed)
+            return self.retry.call(attempt, functools.partial(wait_for_retry, self.cancelled), has_progressed)
         except TransferError as failure:
             kept = f" The {partial.size} bytes received so far are kept." if failure.may_pass and partial.size else ""
             message = f"cannot fetch {self.address}: {failure}"
@@ -124,10 +124,6 @@ class Attempts(Struct, frozen=True):
                     self.progress.arrived(str(self.address), partial.size, reply.size)
             self.progress.arrived(str(self.address), partial.size, reply.size)
             return reply.sha256
-
-    def _wait(self, seconds: float) -> None:
-        if self.cancelled.wait(seconds):
-            raise Cancelled(str(self.address))
 
 
 def download(attempts: Attempts, pin: str | None, store: BlobStore) -> Blob:

@@ -34,7 +34,7 @@ from epbuild.transfer.objects import (
     Timeouts,
     TransferError,
 )
-from epbuild.transfer.retry import CircuitBreaker, CircuitOpenError, RetryPolicy
+from epbuild.transfer.retry import CircuitBreaker, CircuitOpenError, RetryPolicy, wait_for_retry
 
 Warn = Callable[[Problem], None]
 """Callback that reports a warning to the user."""
@@ -116,7 +116,7 @@ class RemoteCache:
         self._signer = signer
         self._warn = warn
         self._cancelled = cancelled or threading.Event()
-        wait = pause or self._pause
+        wait = pause or partial(wait_for_retry, self._cancelled)
         self._reading = CircuitBreaker(RETRY, wait, partial(self._report_failure, "read"))
         self._writing = CircuitBreaker(RETRY, wait, partial(self._report_failure, "written"))
         self._reading.peer, self._writing.peer = self._writing, self._reading
@@ -265,7 +265,8 @@ class RemoteCache:
         try:
             data = seal(kind, key, record, self._signer)
             for blob in blobs:
-                self._writing.call(partial(self._put_blob, blob, store, RestartableCount(count), anyway=replace))
+                pieces = partial(store.pieces, blob.digest)
+                self._writing.call(partial(self._put_pieces, blob, pieces, RestartableCount(count), anyway=replace))
             if replace or more or not is_repaired:
                 self._writing.call(lambda: self._put_record(key, data))
                 self._tally.add(sent_bytes=len(data))
@@ -296,9 +297,6 @@ class RemoteCache:
             return Miss(answered=False)
         found = None if data is None else unseal(data, kind, key, self._trust)
         return found or Miss()
-
-    def _put_blob(self, blob: Blob, store: BlobStore, count: RestartableCount, *, anyway: bool) -> None:
-        self._put_pieces(blob, partial(store.pieces, blob.digest), count, anyway=anyway)
 
     def _put_pieces(
         self, blob: Blob, pieces: Callable[[], Iterator[bytes | memoryview]], count: RestartableCount, *, anyway: bool = False
@@ -366,10 +364,6 @@ class RemoteCache:
     def _report_failure(self, side: Literal["read", "written"], error: TransferError) -> None:
         message = f"the remote cache {self.name} cannot be {side}: {error.reason}"
         self._warn(Problem("EPB521", message, hint=f"{_CONSEQUENCES[side]} {error.hint}"))
-
-    def _pause(self, seconds: float) -> None:
-        if self._cancelled.wait(seconds):
-            raise Cancelled("the remote cache")
 
 
 def _read(source: TimedDownload, buffer: memoryview) -> int:

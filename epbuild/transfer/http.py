@@ -95,11 +95,6 @@ class HttpClient:
         for pool in self._pools.values():
             pool.close()
 
-    def pause(self, seconds: float) -> None:
-        """Wait for a number of seconds. Raises Cancelled if the client is cancelled meanwhile."""
-        if self.cancelled.wait(seconds):
-            raise Cancelled
-
     def send(
         self, method: str, url: str, *, headers: Mapping[str, str], authorization: str | None = None, body: Body | None = None
     ) -> Answer:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from epbuild.core.errors import Cancelled
 from epbuild.transfer.objects import TransferError
 
 T = TypeVar("T")
@@ -44,6 +45,12 @@ class RetryPolicy(Struct, frozen=True):
                 if pause is None:
                     raise
                 wait(max(pause, min(error.pause, self.max_pause)))
+
+
+def wait_for_retry(cancelled: threading.Event, seconds: float) -> None:
+    """Wait before a retry. Raises Cancelled if `cancelled` is set meanwhile."""
+    if cancelled.wait(seconds):
+        raise Cancelled
 
 
 class CircuitOpenError(Exception):

@@ -28,7 +28,7 @@ from epbuild.recipe.image_reference import LOOPBACK, ImageReference
 from epbuild.transfer.connection import Body
 from epbuild.transfer.http import Answer, HttpClient, get_origin, is_transient, parse_retry_after
 from epbuild.transfer.objects import TransferError
-from epbuild.transfer.retry import RetryPolicy
+from epbuild.transfer.retry import RetryPolicy, wait_for_retry
 
 _CREATED = frozenset({200, 201, 204})
 _OCTETS = "application/octet-stream"
@@ -150,7 +150,7 @@ class _Push:
 
     def _retry(self, action: Callable[[], _T]) -> _T:
         try:
-            return self.retry.call(action, self.client.pause)
+            return self.retry.call(action, partial(wait_for_retry, self.client.cancelled))
         except TransferError as failure:
             self._fail("EPB426", f"cannot be pushed to: {failure}", failure.hint)
 
