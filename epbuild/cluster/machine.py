@@ -6,6 +6,7 @@ the remote cache, and publishes the result there.
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -96,24 +97,10 @@ class Machine(Struct, frozen=True):
             record = self._find_complete_record(action, records.get(request.key))
             is_known = record is not None
             if record is None:
-                progress.report(StepStarted(action.steps[0], "fetching"))
-                with _counting(action, "fetching the inputs", request.files, progress) as count:
-                    for blob in request.files:
-                        self.remote.fetch(blob, store, count)
-                progress.report(StepStarted(action.steps[0], "staging"))
-                environment = self._provision(action, request, cancelled)
-                document = _build_document(action, environment, request, store)
-                with self._open(action, environment, progress, cancelled) as execution:
-                    try:
-                        result = _build_result(action, document, execution)
-                    except StoreError:
-                        raise
-                    except EpbuildError as error:
-                        log = self._publish_log(execution)
-                        is_unfit = self._is_unfit(action, environment, cancelled)
-                        outcome: Outcome = "unable" if is_unfit or isinstance(error, EnvironmentFailure) else "failed"
-                        return MachineReply.failure(outcome, self.name, error, log=log, is_unfit=is_unfit)
-                record = make_action_record(document, result)
+                built = self._build_record(action, request, progress, cancelled)
+                if isinstance(built, MachineReply):
+                    return built
+                record = built
                 records.put(request.key, record)
             # Published within the lease, so that the next client finds the result.
             with _counting(action, "uploading the result", list_blobs(COMPILE, record), progress) as count:
@@ -125,6 +112,29 @@ class Machine(Struct, frozen=True):
                     "failed", self.name, unpublished
                 )  # "failed", so that no other machine repeats the work
         return MachineReply("found" if is_known else "made", self.name, log=COMPILE.log(record))
+
+    def _build_record(
+        self, action: Action, request: ActionRequest, progress: Progress, cancelled: threading.Event
+    ) -> Mapping[str, Any] | MachineReply:
+        """Fetch the inputs, execute the action, and return its record. If the action fails, return the reply for its error."""
+        store = self.store
+        progress.report(StepStarted(action.steps[0], "fetching"))
+        with _counting(action, "fetching the inputs", request.files, progress) as count:
+            for blob in request.files:
+                self.remote.fetch(blob, store, count)
+        progress.report(StepStarted(action.steps[0], "staging"))
+        environment = self._provision(action, request, cancelled)
+        document = _build_document(action, environment, request)
+        with self._open(action, environment, progress, cancelled) as execution:
+            try:
+                return make_action_record(document, _build_result(action, document, execution))
+            except StoreError:
+                raise
+            except EpbuildError as error:
+                log = self._publish_log(execution)
+                is_unfit = self._is_unfit(action, environment, cancelled)
+                outcome: Outcome = "unable" if is_unfit or isinstance(error, EnvironmentFailure) else "failed"
+                return MachineReply.failure(outcome, self.name, error, log=log, is_unfit=is_unfit)
 
     def _is_unfit(self, action: Action, environment: Environment, cancelled: threading.Event) -> bool:
         """Return whether this machine lacks an ability that a failed action needs. The answer does not depend on the model."""
@@ -203,18 +213,11 @@ class _Folders(Struct, frozen=True):
         """Open an execution whose staging directory and log are called `name`."""
         folder = self.execution.staging.with_name(name)
         folder.mkdir()
-        yield _MachineExecution(
-            self.execution.environment,
-            folder,
-            folder.with_suffix(".log"),
-            f"{self.execution.shown_log}/{name}",
-            self.execution.store,
-            self.execution.progress,
-            self.execution.cancelled,
-        )
+        shown_log = f"{self.execution.shown_log}/{name}"
+        yield dataclasses.replace(self.execution.create_inner(folder), shown_log=shown_log)
 
 
-def _build_document(action: Action, environment: Environment, request: ActionRequest, store: BlobStore) -> Mapping[str, object]:
+def _build_document(action: Action, environment: Environment, request: ActionRequest) -> Mapping[str, object]:
     """Return the key document of an action on this machine.
 
     Raises EnvironmentFailure if the document's key is not the requested key.
