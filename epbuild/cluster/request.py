@@ -25,12 +25,11 @@ from epbuild.core.digest import Blob, hash_document
 from epbuild.core.errors import Position
 from epbuild.core.records import convert
 from epbuild.plan.made import Made
-from epbuild.plan.measuring import ModelMeasurement
+from epbuild.plan.measuring import MeasuredMember, ModelMeasurement
 from epbuild.plan.member import Member
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import ActionResult, CompileResult
 from epbuild.plan.steps import Action, InTarget, SessionGroup, ToolchainNeeds
-from epbuild.plan.target import PlannedTarget
 from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.recipe.model import ModelSpec, ToolchainSpec
 from epbuild.toolchain.lock import LockedEnvironment
@@ -47,6 +46,17 @@ _KINDS: Mapping[type, str] = {
     Verification: "verify",
     ModelMeasurement: "measure",
 }
+
+_LOCAL_FIELDS: Mapping[type, frozenset[str]] = {
+    MeasuredMember: frozenset({"growth", "baseline"}),
+    Member: frozenset({"original", "beginning"}),
+    ModelSpec: frozenset(ModelSpec.__struct_fields__)
+    - {"name", "where", "path", "path_where", "load_from", "input_shapes", "dimensions"},
+    Preparation: frozenset({"beginning"}),
+    SessionGroup: frozenset({"baseline"}),
+    ToolchainSpec: frozenset({"custom_ops"}),  # each action has its own custom operators
+}
+"""Fields that are not sent. They contain planning data, or paths of the user's folders."""
 
 
 class LocalOnlyError(ValueError):
@@ -113,7 +123,7 @@ def build_request(
         raise LocalOnlyError(reason)
     files = {blob.digest: blob for blob in artifacts}
     files.update((digest, Blob(digest, path.stat().st_size)) for path, digest in digests.items() if digest not in files)
-    document = encode(_strip_action(action), digests)
+    document = encode(action, digests)
     return ActionRequest(key, action.steps[0], _KINDS[type(action)], document, tuple(files.values()), environment)
 
 
@@ -128,7 +138,7 @@ class AskedToolchain(Struct, frozen=True):
 
 def build_toolchain_request(needs: ToolchainNeeds, locked: LockedEnvironment, records: Iterable[str]) -> ActionRequest:
     """Return the request for the records of a locked toolchain. `records` are their keys."""
-    asked = AskedToolchain(_strip_toolchain(needs.toolchain), needs.entries, tuple(sorted(records)), needs.packages)
+    asked = AskedToolchain(needs.toolchain, needs.entries, tuple(sorted(records)), needs.packages)
     key = hash_document({"kind": TOOLCHAIN_KIND, "records": list(asked.records)})
     return ActionRequest(key, needs.toolchain.name, TOOLCHAIN_KIND, encode(asked, {}), (), locked)
 
@@ -170,7 +180,7 @@ class _SentResult(Struct, frozen=True):
 
     @classmethod
     def of(cls, made: Made) -> _SentResult:
-        return cls(_strip_group(made.group), made.key, made.document, made.compiled)
+        return cls(made.group, made.key, made.document, made.compiled)
 
     @property
     def made(self) -> Made:
@@ -178,7 +188,10 @@ class _SentResult(Struct, frozen=True):
 
 
 def encode(value: object, digests: Mapping[Path, str]) -> Any:
-    """Return a value as JSON without paths of this machine. Files are named by their `digests`, EPs by the digests of their entries."""
+    """Return a value as JSON, without local fields and paths of this machine.
+
+    Files are named by their `digests`, EPs by the digests of their entries.
+    """
     match value:
         case None | str() | int() | float():
             return value
@@ -192,8 +205,18 @@ def encode(value: object, digests: Mapping[Path, str]) -> Any:
             return encode(_SentResult.of(value), digests)
         case ActionResult():
             return msgspec.to_builtins(value)
+        case ModelSpec() if value.path:
+            return encode(replace(value, path=""), digests)
+        case CheckedMember() if value.member is not None:
+            # Of the member's files, only those of the reference model are sent.
+            member = encode(replace(value.member, compiled_from=None), digests)
+            return {
+                **encode(replace(value, member=None), digests),
+                "member": {**member, "original": encode(value.source, digests)},
+            }
         case Struct():
-            return {name: encode(getattr(value, name), digests) for name in value.__struct_fields__}
+            names = [name for name in value.__struct_fields__ if name not in _LOCAL_FIELDS.get(type(value), ())]
+            return {name: encode(getattr(value, name), digests) for name in names}
         case Verification():
             return {part.name: encode(getattr(value, part.name), digests) for part in dataclasses.fields(value)}
         case Mapping():
@@ -266,57 +289,3 @@ def find_local_reason(action: Action) -> str | None:
     if any(ops.library is not None for ops in action.custom_ops):
         return "its custom operators are a library on this machine"
     return None
-
-
-def _strip_action(action: Action) -> Action:
-    """Return an action without planning data and without paths of the user's folders."""
-    match action:
-        case Preparation():
-            toolchain = _strip_toolchain(action.toolchain)
-            return replace(action, model=_strip_model(action.model), toolchain=toolchain, beginning=())
-        case SessionGroup():
-            return _strip_group(action)
-        case ModelMeasurement():
-            members = tuple(replace(member, growth=(), baseline=None) for member in action.members)
-            return replace(action, members=members, target=_strip_target(action.target))
-        case Verification():
-            return dataclasses.replace(
-                action, members=tuple(map(_strip_check, action.members)), target=_strip_target(action.target)
-            )
-    raise TypeError(action)
-
-
-def _strip_group(group: SessionGroup) -> SessionGroup:
-    return replace(group, members=tuple(map(_strip_member, group.members)), target=_strip_target(group.target), baseline=None)
-
-
-def _strip_target(target: PlannedTarget) -> PlannedTarget:
-    return replace(target, toolchain=_strip_toolchain(target.toolchain))
-
-
-def _strip_toolchain(toolchain: ToolchainSpec) -> ToolchainSpec:
-    """Return a toolchain without paths of the user's folders."""
-    return replace(toolchain, custom_ops=())  # each action has its own custom operators
-
-
-def _strip_member(member: Member) -> Member:
-    return replace(member, model=_strip_model(member.model), original=None, beginning=())
-
-
-def _strip_model(model: ModelSpec) -> ModelSpec:
-    return ModelSpec(
-        model.name,
-        model.where,
-        "",
-        model.path_where,
-        load_from=model.load_from,
-        input_shapes=model.input_shapes,
-        dimensions=model.dimensions,
-    )
-
-
-def _strip_check(checked: CheckedMember) -> CheckedMember:
-    """Return the check of a member. Of the member's files, only those of the reference model are kept."""
-    source = checked.source
-    member = None if checked.member is None else replace(_strip_member(checked.member), compiled_from=None, original=source)
-    return replace(checked, member=member)

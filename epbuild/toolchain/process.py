@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
@@ -88,22 +88,6 @@ class WorkerListener:
         return "shown"
 
 
-class RunWorker(Protocol):
-    """Function that runs a worker until it exits, as `supervise` does."""
-
-    def __call__(
-        self,
-        command: Sequence[str],
-        folder: Path,
-        log: Path,
-        *,
-        listener: WorkerListener,
-        timeout: float | None,
-        environment: Mapping[str, str],
-        cancelled: threading.Event,
-    ) -> Ending: ...
-
-
 def supervise(
     command: Sequence[str],
     folder: Path,
@@ -133,6 +117,10 @@ def supervise(
     )
     out_of_memory = _count_memory_kills() > killed_before
     return Ending(how, tree.process.returncode, tuple(reports), tuple(tail), out_of_memory)
+
+
+RunWorker = Callable[..., Ending]
+"""Function that runs a worker until it exits, with the parameters of `supervise`."""
 
 
 def _read_to_end(
