@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -71,47 +72,35 @@ class _FreeNames:
         self.placed: dict[str, tuple[str, Path]] = {}
         """Names with their files, by the case-folded name, because some file systems ignore case."""
         self._destination = destination
-        self._known: dict[tuple[str, Path], str] = {}
-        self._taken: dict[tuple[str, int], dict[str, str]] = {}
-        """Names already tried for a reference and a file size, by digest of the file."""
-        self._unread: dict[tuple[str, int], list[tuple[Path, str]]] = {}
-        """Names already tried for files whose digest is not yet known."""
-        self._tried = Counter[str]()
+        self._tried = defaultdict[str, list[tuple[str, Path | None]]](list)
+        """Names that were tried for a reference, each with a file that has the content of this name. None if no file can have the name."""
+        self._size = cache(lambda path: path.stat().st_size)
         self._digest = cache(hash_file)
 
     def place(self, reference: str, file: Path) -> str:
         """Return the name for a file: `reference`, plus a number if a different file has this name."""
-        if (reference, file) not in self._known:
-            name = self._known[reference, file] = self._find_name(reference, file)
-            self.placed.setdefault(name.casefold(), (name, file))
-        return self._known[reference, file]
+        path, tried = PurePosixPath(reference), self._tried[reference]
+        for number in itertools.count(1):
+            if number > len(tried):
+                new = str(path if number == 1 else path.with_name(f"{path.stem}_{number}{path.suffix}"))
+                tried.append((new, self._find_owner(new, file)))
+            name, owner = tried[number - 1]
+            if owner is not None and self._are_equal(owner, file):
+                self.placed.setdefault(name.casefold(), (name, file))
+                return name
+        raise AssertionError("unreachable: the numbers are unlimited")
 
-    def _find_name(self, reference: str, file: Path) -> str:
-        path, size = PurePosixPath(reference), file.stat().st_size
-        while (name := self._find_tried_name(reference, size, file)) is None:
-            self._tried[reference] += 1
-            number = self._tried[reference]
-            tried = str(path if number == 1 else path.with_name(f"{path.stem}_{number}{path.suffix}"))
-            target = self._destination.parent / tried
-            others = [target] if os.path.lexists(target) else []
-            if tried.casefold() in self.placed:
-                others.append(self.placed[tried.casefold()][1])
-            usable = target != self._destination and all(other.is_file() for other in others)
-            if usable and (len(others) < 2 or self._digest(others[0]) == self._digest(others[1])):
-                owner = others[0] if others else file
-                self._unread.setdefault((reference, owner.stat().st_size), []).append((owner, tried))
-        return name
+    def _find_owner(self, name: str, file: Path) -> Path | None:
+        """Return the file that has a name on disk or among the placed files, or else `file`. Return None if the name is unusable."""
+        target = self._destination.parent / name
+        owners = [target] if os.path.lexists(target) else []
+        if name.casefold() in self.placed:
+            owners.append(self.placed[name.casefold()][1])
+        is_usable = target != self._destination and all(owner.is_file() and self._are_equal(owner, owners[0]) for owner in owners)
+        return next(iter(owners), file) if is_usable else None
 
-    def _find_tried_name(self, reference: str, size: int, file: Path) -> str | None:
-        """Return the name already chosen for a file that has this reference and the same content as `file`, or None."""
-        unread = self._unread.pop((reference, size), [])
-        taken = self._taken.setdefault((reference, size), {})
-        if len(unread) == 1 and unread[0][0] == file and not taken:
-            self._unread[reference, size] = unread
-            return unread[0][1]
-        for other, name in unread:
-            taken.setdefault(self._digest(other), name)
-        return taken.get(self._digest(file)) if taken else None
+    def _are_equal(self, one: Path, other: Path) -> bool:
+        return one == other or (self._size(one) == self._size(other) and self._digest(one) == self._digest(other))
 
 
 def _raise_max_sizes(nodes: Sequence[Any]) -> None:
