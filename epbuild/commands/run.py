@@ -93,7 +93,8 @@ def _build(request: Request, recording: Recording, cancelled: threading.Event, f
             actions = session.build(found)
             code = session.finish(found, actions)
             if found.todo and request.is_whole and request.shard is None:
-                recording.totals = sum_up(actions.list_models(), find_last_outputs(found.plan, session.surveyor).values())
+                outputs = find_last_outputs(found.plan, session.surveyor)
+                recording.totals = sum_up(actions.list_models(), outputs.values(), found.plan, actions.results)
             return code
     except Cancelled as error:
         raise KeyboardInterrupt from error

@@ -215,6 +215,11 @@ class BuildExecutor:
             self._progress.report(event)
         return self._ledger.finished(seconds)
 
+    @property
+    def results(self) -> Mapping[str, ActionResult]:
+        """All known results, by action, even if they do not meet expectations."""
+        return self._results
+
     def list_models(self) -> list[ModelCovered]:
         """Return the coverage of all models, including models that were not built."""
         return list_all_models(self._plan, self._results, self._failures)

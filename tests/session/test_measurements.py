@@ -16,6 +16,7 @@ from epbuild import api
 from epbuild.cache.blobs import BlobStore
 from epbuild.cli.app import execute
 from epbuild.cluster.request import build_request, list_files, parse_action, read_request
+from epbuild.commands.reporting.report import report
 from epbuild.core.digest import hash_file
 from epbuild.plan.measuring import ModelMeasurement, build_measurement_document
 from epbuild.toolchain.process import Ending, supervise
@@ -165,6 +166,10 @@ def test_growth_is_compared_with_figures_of_the_same_device(workshop: Workshop) 
     measured(workshop, printing(load_ms=11, device="A"))
     workshop.build()
     manifest = json.loads(workshop.contents("classifier")["manifest.json"])
+    [built] = report(workshop.request).history
+    assert built.totals is not None
+    [row] = built.totals.figures
+    assert (row.member, row.figures, row.on, row.device) == ("classifier", {"load_ms": 11}, "device", "A")
     measured(workshop, printing(load_ms=11, device="A"), "max_growth: {load_ms: 0.1}, baseline: release.json")
     found = "the model 'classifier' has a load_ms of 11 ms on the device 'A'"
     none = f"{found}, but release.json has no load_ms of {MEASURE} to compare with"
@@ -191,9 +196,9 @@ def test_growth_is_compared_with_figures_of_the_same_device(workshop: Workshop) 
         (workshop.folder / "release.json").write_text(json.dumps(manifest), encoding="utf-8")
         assert workshop.build().exit_code == (0 if said is None else 1)
         assert [problem.message for problem in workshop.problems] == ([] if said is None else [said])
-    row = {"group": "classifier", "target": "plain", "member": "classifier", "on": "device", "device": "A"}
-    report = {"format": 1, "steps": [], "measurements": [{**row, "figures": {"load_ms": 10}}]}
-    (workshop.folder / "release.json").write_text(json.dumps(report), encoding="utf-8")
+    last = {"group": "classifier", "target": "plain", "member": "classifier", "on": "device", "device": "A"}
+    document = {"format": 1, "steps": [], "measurements": [{**last, "figures": {"load_ms": 10}}]}
+    (workshop.folder / "release.json").write_text(json.dumps(document), encoding="utf-8")
     assert workshop.build().exit_code == 0
 
 

@@ -55,7 +55,7 @@ def hostile_report() -> Document:
             return {name: harmed(item, name) for name, item in value.items()}
         if isinstance(value, list):
             return [harmed(item, key) for item in value]
-        is_fixed = key in fixed or (key, value) == ("on", "device")
+        is_fixed = key in fixed or (key == "on" and value in {"device", "emulator"})
         return f"{HOSTILE}{value}" if isinstance(value, str) and not is_fixed else value
 
     changed: Document = harmed(document)
@@ -147,6 +147,21 @@ def measurement(row: Document) -> Document:
         "device": "SM-S918B",
         "files": [],
     }
+
+
+def task_metric(row: Document) -> Document:
+    unknown = dict.fromkeys(("samples", "evidence", "on"))
+    reason = "accuracy is 0.923, and 0.931 for the source"
+    return {**row, "output": "metric accuracy", "outcome": "passed", "reason": reason, "figures": {}, "limits": {}, **unknown}
+
+
+def past_figures(rows: Sequence[Document], day: int) -> list[Document]:
+    """Return the figures of verified models on a day. They were measured on an emulator before day 21."""
+    place = {"on": "device", "device": "SM-S918B"} if day > 20 else {"on": "emulator", "device": "cpu from Example"}
+    ran = {"kind": "measurement", "figures": {"load_ms": 250.5, "latency_ms.p50": day / 5, "peak_memory": 181_000_000 + day}}
+    metrics = {"kind": "metrics", "figures": {"accuracy": 0.9 + day / 1000}, "on": None, "device": None}
+    names = [{key: row[key] for key in ("group", "target", "member")} for row in rows]
+    return [{**name, **ran, **place} for name in names] + [{**name, **metrics} for name in names[:1]]
 
 
 class _Maker:
@@ -376,7 +391,7 @@ class _Maker:
             "coverage": self.coverage,
             "outputs": self.outputs,
             "sharing": self.sharing,
-            "accuracy": self.accuracy,
+            "accuracy": [*self.accuracy, *map(task_metric, self.accuracy[:1])],
             "measurements": [*map(measurement, self.accuracy)],
             "build": {
                 "began": "2026-11-23T03:48:00Z",
@@ -416,6 +431,7 @@ class _Maker:
                         "size": 10**9 + (day - 20) ** 2 * 10**7,
                         "coverage": {"whole": 40 + day, "partial": 7},
                         "accuracy": {"cosine": 0.91, "snr_db": day / 2},
+                        "figures": past_figures(self.accuracy[:9], day),
                     },
                 }
                 for day in range(18, 24)

@@ -1,8 +1,9 @@
 // Accuracy section: the figures of each output of each verified model, and their limits.
 
-import { countBy, counted } from "./amounts.js";
+import { countBy, counted, FIGURE } from "./amounts.js";
 import { stepLink, targetLink } from "./details.js";
 import { add, count, dash, el, figure } from "./elements.js";
+import { figureTrends, isOfModel } from "./history.js";
 import { badge } from "./panel.js";
 import { report } from "./report.js";
 import { table } from "./tables.js";
@@ -10,6 +11,7 @@ import { table } from "./tables.js";
 /** @typedef {import("./report-types.d.ts").Accuracy} Accuracy */
 /** @type {Accuracy["outcome"][]} */
 const PASSED = ["passed", "failed", "unjudgeable"];
+const METRIC = "metric "; // the beginning of `output` in rows of task metrics
 
 export function accuracySum() {
   const counts = countBy(report.accuracy, (row) => row.outcome);
@@ -19,6 +21,17 @@ export function accuracySum() {
     {},
     shown.map((outcome, place) => [place ? ", " : "", count(counts.get(outcome)), ` ${outcome}`]),
   );
+}
+
+/**
+ * Return lines of the task metric in a row. Return none for rows of outputs.
+ * @param {Accuracy} row
+ */
+export function metricTrends(row) {
+  const name = row.output?.startsWith(METRIC) ? row.output.slice(METRIC.length) : null;
+  if (name === null) return [];
+  const what = `${name} of ${row.group} / ${row.member} for ${row.target}`;
+  return figureTrends(what, name, (past) => past.kind === "metrics" && isOfModel(past, row), FIGURE.format);
 }
 
 /** @param {Element} section */
@@ -44,7 +57,7 @@ export function drawAccuracy(section) {
         { head: "Output", cell: (row) => row.output ?? dash(), value: (row) => row.output },
         {
           head: "Outcome",
-          cell: (row) => [badge(row.outcome, row.outcome), row.reason ? el("p.reason", {}, row.reason) : null],
+          cell: (row) => [badge(row.outcome, row.outcome), row.reason ? el("p.reason", {}, row.reason) : null, metricTrends(row)],
           value: (row) => row.outcome,
         },
         ...names.map((name) => ({

@@ -1,8 +1,9 @@
 // Measurements section: load time, latency and memory of each measured model, with the limits of the recipe.
 
-import { counted } from "./amounts.js";
+import { counted, FIGURE, formatBytes } from "./amounts.js";
 import { stepLink, targetLink } from "./details.js";
 import { add, bytes, dash, el, figure } from "./elements.js";
+import { figureTrends, isOfModel, placeOf } from "./history.js";
 import { badge } from "./panel.js";
 import { report } from "./report.js";
 import { table } from "./tables.js";
@@ -16,8 +17,12 @@ const FIGURES = {
   "latency_ms.p95": "p95, ms",
   peak_memory: "Peak memory",
 };
-/** @type {Record<Measurement["on"], string>} */
-const PLACES = { device: "device", emulator: "emulator", cpu: "CPU" };
+/** @type {Record<string, string>} figures in the overview */
+const LARGEST = {
+  "latency_ms.p50": "Slowest p50 in ms",
+  load_ms: "Slowest load in ms",
+  peak_memory: "Largest peak memory",
+};
 
 /**
  * @param {Measurement} row
@@ -30,6 +35,25 @@ function isAbove(row, name) {
 /** @param {Measurement} row */
 function countAbove(row) {
   return Object.keys(row.limits).filter((name) => isAbove(row, name)).length;
+}
+
+/** Return the number of measured models, and lines of the largest figures. */
+export function measurementsSum() {
+  const above = report.measurements.filter(countAbove).length;
+  return [
+    el("p.sum", {}, counted(report.measurements.length, "model"), above ? `, ${above} above a limit` : null),
+    Object.entries(LARGEST).map(([name, what]) => figureTrends(what, name, isMeasured, formatOf(name))),
+  ];
+}
+
+/** @param {import("./history.js").PastFigures} row */
+function isMeasured(row) {
+  return row.kind === "measurement";
+}
+
+/** @param {string} name */
+function formatOf(name) {
+  return name === "peak_memory" ? formatBytes : FIGURE.format;
 }
 
 /** @param {Element} section */
@@ -52,7 +76,7 @@ export function drawMeasurements(section) {
           value: (row) => `${row.group} ${row.member}`,
         },
         { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
-        { head: "Measured on", cell: place, value: place },
+        { head: "Measured on", cell: placeOf, value: placeOf },
         ...Object.entries(FIGURES).map(([name, head]) => ({
           head,
           numeric: true,
@@ -66,11 +90,6 @@ export function drawMeasurements(section) {
   );
 }
 
-/** @param {Measurement} row */
-function place(row) {
-  return row.device === null ? PLACES[row.on] : `${PLACES[row.on]}: ${row.device}`;
-}
-
 /**
  * @param {Measurement} row
  * @param {string} name
@@ -82,5 +101,12 @@ function figureAndLimit(row, name) {
     row.figures[name] === undefined ? dash() : format(row.figures[name]),
     limit === undefined ? null : el("span.limit", {}, ", limit ", format(limit)),
     isAbove(row, name) ? [" ", badge("above", "failed")] : null,
+    figureTrends(
+      FIGURES[name],
+      name,
+      (past) => isMeasured(past) && isOfModel(past, row) && placeOf(past) === placeOf(row),
+      formatOf(name),
+      false,
+    ),
   ];
 }

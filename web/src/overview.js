@@ -1,11 +1,12 @@
 // Overview section: coverage, failures, sizes and time, each with a link to its section.
 
-import { accuracySum } from "./accuracy.js";
+import { accuracySum, metricTrends } from "./accuracy.js";
 import { counted, FIGURE, formatBytes, formatNumber, formatSeconds, sum } from "./amounts.js";
 import { coverageSum, logEnd, stepLink, targetLink } from "./details.js";
 import { differencesSum } from "./differences.js";
 import { add, bytes, count, dash, el, errorCode, limitedList, message, reasonText, seconds } from "./elements.js";
 import { trend } from "./history.js";
+import { measurementsSum } from "./measurements.js";
 import { badge } from "./panel.js";
 import {
   build,
@@ -57,6 +58,7 @@ export function drawOverview(section) {
         : null,
       tile("Changes", "differences", differencesSum()),
       report.accuracy.length ? tile("Accuracy", "accuracy", accuracySum(), accuracyTrends()) : null,
+      report.measurements.length ? tile("Measurements", "measurements", measurementsSum()) : null,
     ),
     table(
       "Targets",
@@ -96,10 +98,13 @@ function wholeModels({ totals }) {
   return totals && (totals.coverage.whole ?? 0);
 }
 
-/** Return a line for the worst value of each accuracy metric. */
+/** Return a line for the worst value of each accuracy metric, and for the first task metrics. */
 function accuracyTrends() {
   const names = new Set(report.history.flatMap(({ totals }) => Object.keys(totals?.accuracy ?? {})));
-  return [...names].map((name) => trend(`Lowest ${name}`, ({ totals }) => totals?.accuracy?.[name], FIGURE.format));
+  return [
+    ...[...names].map((name) => trend(`Lowest ${name}`, ({ totals }) => totals?.accuracy?.[name], FIGURE.format)),
+    ...report.accuracy.flatMap(metricTrends).slice(0, 4),
+  ];
 }
 
 /** @param {Step[]} failed */

@@ -5,7 +5,7 @@ import { test } from "node:test";
   getElementById: () => ({ textContent: JSON.stringify({ steps: [], coverage: [], outputs: [], targets: [], history: [] }) }),
 };
 
-const { linePoints, trend } = await import("../src/history.js");
+const { linePoints, placeOf, trend } = await import("../src/history.js");
 
 test("a line runs from left to right, and the smallest value is at the bottom", () => {
   const points = linePoints([1, 3, 2]);
@@ -31,4 +31,10 @@ test("a history needs two builds", () => {
     trend("Size", (build) => build.seconds, String),
     null,
   );
+});
+
+test("places of different devices differ", () => {
+  assert.equal(placeOf({ on: "device", device: "A" }), "device: A");
+  assert.equal(placeOf({ on: "emulator", device: "A" }), "emulator: A");
+  assert.equal(placeOf({ on: null, device: null }), "any device");
 });

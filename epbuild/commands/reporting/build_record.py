@@ -25,6 +25,7 @@ from epbuild.core.errors import Problem, StepId
 from epbuild.core.records import convert, prepare_type
 from epbuild.core.safepath import read_regular
 from epbuild.engine.events import Origin, Outcome
+from epbuild.recipe.model import MeasuredOn
 from epbuild.survey.action_status import StepState
 
 FORMAT = 1
@@ -118,6 +119,25 @@ class ReportedTraffic(Struct, frozen=True):
     """Time during which at least one request was active."""
 
 
+class ReportedPastFigures(Struct, frozen=True):
+    """Figures of a model at the end of a build. They are comparable only with figures of equal `on` and `device`."""
+
+    kind: Literal["measurement", "metrics"]
+    """`measurement` for measured figures, `metrics` for task metrics."""
+    group: str
+    """Name of the group."""
+    target: str
+    """Name of the target."""
+    member: str
+    """Name of the model in its group."""
+    figures: Mapping[str, float]
+    """Values by name."""
+    on: MeasuredOn | None
+    """Runner of the model; null for any device of the EP, which may be an emulator."""
+    device: str | None
+    """Name of the device; null if it is unknown."""
+
+
 class ReportedTotals(Struct, frozen=True):
     """State of all models and outputs of a recipe at the end of a build."""
 
@@ -127,6 +147,8 @@ class ReportedTotals(Struct, frozen=True):
     """Number of models by coverage, for all targets."""
     accuracy: Mapping[str, float] | None
     """Worst value of each accuracy metric; null if accuracy was not measured."""
+    figures: tuple[ReportedPastFigures, ...] = ()
+    """Measured figures and task metrics of each model."""
 
 
 class ReportedPastBuild(Struct, frozen=True):

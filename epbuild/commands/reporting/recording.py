@@ -12,7 +12,7 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ from epbuild.commands.reporting.build_record import (
     BuildRecords,
     ReportedChange,
     ReportedError,
+    ReportedPastFigures,
     ReportedPublication,
     ReportedSpan,
     ReportedTotals,
@@ -49,7 +50,11 @@ from epbuild.engine.events import (
     StepStarted,
     forward_one_by_one,
 )
+from epbuild.plan.measuring import ModelMeasurement
+from epbuild.plan.result import ActionResult, MeasurementResult, VerificationResult
+from epbuild.plan.verification import Verification
 from epbuild.publish.sizes import OutputCompared
+from epbuild.recipe.model import MeasuredOn
 from epbuild.session.coverage import find_worst_figures
 from epbuild.session.events import (
     ComparisonStarted,
@@ -66,6 +71,7 @@ from epbuild.session.events import (
 )
 
 if TYPE_CHECKING:
+    from epbuild.plan.steps import Action, Plan
     from epbuild.session.request import Request
     from epbuild.survey.status import Survey
 
@@ -141,14 +147,35 @@ class Recording:
         )
 
 
-def sum_up(rows: Iterable[ModelCovered], outputs: Iterable[OutputRecord]) -> ReportedTotals:
-    """Return the totals of the coverage of all models and of the last files of all outputs."""
+def sum_up(
+    rows: Iterable[ModelCovered], outputs: Iterable[OutputRecord], plan: Plan, results: Mapping[str, ActionResult]
+) -> ReportedTotals:
+    """Return the totals of the coverage of all models, the last files of all outputs, and the figures in the results of actions."""
     covered = tuple(rows)
     return ReportedTotals(
         size=sum(int(file["size"]) for output in outputs for file in output.files.values()),
         coverage=Counter(row.outcome for row in covered),
         accuracy=find_worst_figures(row.accuracy for row in covered if row.accuracy is not None),
+        figures=tuple(
+            row for ident, action in plan.actions.items() if ident in results for row in _list_figures(action, results[ident])
+        ),
     )
+
+
+def _list_figures(action: Action, result: ActionResult) -> Iterator[ReportedPastFigures]:
+    """Yield the measured figures or the task metrics of each model of an action."""
+    match action, result:
+        case ModelMeasurement(), MeasurementResult():
+            for model in result.models:
+                yield ReportedPastFigures(
+                    "measurement", action.group, action.target.name, model.member, model.figures, model.on, model.device
+                )
+        case Verification(), VerificationResult():
+            for name in dict.fromkeys(row.member for row in result.metrics):
+                figures = {row.name: row.compiled for row in result.metrics if row.member == name}
+                device = next((row.command_device for row in result.figures if row.member == name), None)
+                on: MeasuredOn | None = "device" if device is not None or action.is_on_real_device else None
+                yield ReportedPastFigures("metrics", action.group, action.target.name, name, figures, on, device)
 
 
 @contextmanager

@@ -316,15 +316,32 @@ def test_details_have_an_address_that_can_be_sent(browser: Browser, tmp_path: Pa
 
 def test_the_overview_shows_lines_of_the_last_builds(page: Page, zoo: Document) -> None:
     labels = page.eval_on_selector_all("#overview .trend svg", "lines => lines.map(line => line.getAttribute('aria-label'))")
-    assert [label.partition(":")[0] for label in labels] == [
-        "Whole models in the last 5 builds, oldest first",
-        "Size in the last 5 builds, oldest first",
-        "Time in the last 6 builds, oldest first",
-        "Lowest cosine in the last 5 builds, oldest first",
-        "Lowest snr_db in the last 5 builds, oldest first",
+    assert [label.partition(", oldest first: ")[0] for label in labels] == [
+        "Whole models in the last 5 builds",
+        "Size in the last 5 builds",
+        "Time in the last 6 builds",
+        "Lowest cosine in the last 5 builds",
+        "Lowest snr_db in the last 5 builds",
+        "accuracy of yolo / yolo for phone-SM8650, any device in the last 5 builds",
+        *(
+            f"{figure}, {place} builds"
+            for figure in ("Slowest p50 in ms", "Slowest load in ms", "Largest peak memory")
+            for place in ("emulator: cpu from Example in the last 2", "device: SM-S918B in the last 3")
+        ),
     ]
+    texts = page.locator("#overview .trend .note").all_text_contents()
+    assert "Slowest p50 in ms, device: SM-S918B: 4.2 to 4.6 in 3 builds, +0.2 in the last" in texts
     sizes = [format_size(build["totals"]["size"]) for build in zoo["history"] if build["totals"]]
     assert labels[1].endswith(f": {', '.join(sizes)}")
+
+
+def test_figures_of_a_model_have_lines_of_its_device_only(page: Page) -> None:
+    page.locator("#measurements table").wait_for()
+    labels = page.eval_on_selector_all("#measurements .trend svg", "lines => lines.map(line => line.getAttribute('aria-label'))")
+    assert {label.partition(" in the last")[0] for label in labels} == {
+        f"{figure}, device: SM-S918B" for figure in ("Load, ms", "p50, ms", "Peak memory")
+    }
+    assert labels
 
 
 def test_models_with_the_worst_coverage_come_first(page: Page) -> None:
