@@ -68,7 +68,10 @@ def test_task_metrics_decide_with_absolute_and_relative_limits(project: Project)
     found = model["metrics"]["sum"]
     difference = abs(found["compiled"] - found["source"])
     assert 0 < difference < 5
-    rows = json.loads(project.epbuild("report", "--json").stdout)["accuracy"]
+    report = json.loads(project.epbuild("report", "--json").stdout)
+    [past] = report["history"][-1]["totals"]["figures"]
+    assert (past["kind"], past["figures"], past["on"]) == ("metrics", {"accuracy": 1, "sum": found["compiled"]}, None)
+    rows = report["accuracy"]
     assert [(row["output"], row["outcome"]) for row in rows] == [
         ("y", "passed"),
         ("metric accuracy", "passed"),
