@@ -40,6 +40,8 @@ class FileEntry(NamedTuple):
     digest: str
     plain: Blob | None = None
     """Content of an encrypted file before its encryption. None in key documents, and for all other files."""
+    shared: str | None = None
+    """Path of the file in a shared asset of a model package, relative to the manifest. None if the file is at `path`."""
 
 
 class Artifact(Struct, frozen=True):

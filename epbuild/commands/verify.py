@@ -78,8 +78,10 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
                 if path.is_file() and (found := check_statement(path, counting)) is not None:
                     sound = found.outcome != "failed"
                     yield found
+            failed: list[Finding] = []
             for artifact in artifacts:
-                for finding in _check_artifact(artifact, check, lambda text: lines(received.shown(text)), sound=sound):
+                for finding in _check_artifact(artifact, check, lambda text: lines(received.shown(text)), failed, sound=sound):
+                    failed += [finding] if finding.outcome == "failed" else []
                     yield replace(finding, message=received.shown(finding.message))
             for place in skipped:
                 yield Finding(
@@ -93,12 +95,15 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
             yield Finding("archive", path.as_posix(), "failed", format_sentence(problem.message), problem.code, problem.hint)
 
 
-def _check_artifact(artifact: ArtifactFolder, check: LiveCheck | None, lines: ProgressLines, *, sound: bool) -> Iterator[Finding]:
+def _check_artifact(
+    artifact: ArtifactFolder, check: LiveCheck | None, lines: ProgressLines, failed: Sequence[Finding], *, sound: bool
+) -> Iterator[Finding]:
     """Check an artifact's files, and then load its models if `check` is given. Yield the findings.
 
-    Models with a known fault are not loaded.
+    Models with a known fault are not loaded. `failed` has the failures of other artifacts, which may have checked files of this one.
     """
-    found = []
+    covered = {artifact.format_path(name) for name in artifact.covered}
+    found = [finding for finding in failed if finding.subject in covered]
     for finding in check_artifact(artifact):
         found.append(finding)
         yield finding

@@ -130,7 +130,7 @@ def _read_model_facts(model: Model, listed: Mapping[str, Any] | None, sha256: Ca
     if isinstance(header, str):
         raise _make_error(f"{format_path(model.path)} {header}")
     try:
-        external_data = {name: sha256(Payload.whole(locate(model.path.parent, name))) for name in header.external_locations}
+        external_data = {name: sha256(Payload.whole(locate(model.data_folder, name))) for name in header.external_locations}
         outside = _read_context_facts(model, sha256)
         digest = sha256(Payload.whole(model.path))
     except (BadReference, OSError) as error:

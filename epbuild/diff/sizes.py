@@ -90,9 +90,13 @@ def read_model_sizes(model: Model, label: str) -> FileSizes:
                 )
     data = {}
     weights = (context.weights for context in model.contexts if context.weights is not None)
-    for location in (*model.header.external_locations, *weights):
+    places = [
+        *((model.data_folder, location) for location in model.header.external_locations),
+        *((model.path.parent, name) for name in weights),
+    ]
+    for folder, location in places:
         with suppress(BadReference, OSError):
-            data[model.resolve_beside(location)] = locate(model.path.parent, location).stat().st_size
+            data[model.resolve_beside(location)] = locate(folder, location).stat().st_size
     size = None
     with suppress(OSError):
         size = model.size

@@ -84,7 +84,8 @@ def list_files(files: Iterable[FileEntry]) -> list[dict[str, Any]]:
 
 def _describe_file(file: FileEntry) -> dict[str, Any]:
     plain = {"plain": {"size": file.plain.size, "sha256": file.plain.digest}} if file.plain is not None else {}
-    return {"path": file.path, "role": file.role, "size": file.size, "sha256": file.digest, **plain}
+    shared = {"shared": file.shared} if file.shared is not None else {}
+    return {"path": file.path, "role": file.role, "size": file.size, "sha256": file.digest, **plain, **shared}
 
 
 def _describe_model(model: ManifestModel) -> dict[str, Any]:
@@ -112,7 +113,13 @@ def resolve_beside(file: str, names: Iterable[str]) -> tuple[str, ...]:
 
 def find_references(model: ManifestModel, folder: str, data: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Return the paths of the files that a model below `folder` refers to. `data` has the locations of external data, by member."""
-    binaries = [str(node["reference"]) for node in model.nodes if "reference" in node]
+    binaries = resolve_beside(
+        posixpath.join(folder, model.file), [str(node["reference"]) for node in model.nodes if "reference" in node]
+    )
+    return tuple(dict.fromkeys((*binaries, *find_data(model, folder, data))))
+
+
+def find_data(model: ManifestModel, folder: str, data: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return the paths of the external data of a model below `folder`. `data` has the locations of external data, by member."""
     members = [str(member["name"]) for member in model.merged] or [model.name]
-    external = (location for member in members for location in data[member])
-    return resolve_beside(posixpath.join(folder, model.file), [*binaries, *external])
+    return resolve_beside(posixpath.join(folder, model.file), [location for member in members for location in data[member]])

@@ -17,12 +17,12 @@ from epbuild.catalog.catalog import CPU_EP
 from epbuild.core.canonical import JsonFile
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import BuildError, Problem, StepId
-from epbuild.output.assets import share_files
+from epbuild.output.assets import move_weights, share_files
 from epbuild.output.bom import BomModel, describe_base_model, list_base_models
 from epbuild.output.files import MergedHeader, OutputDocument, OutputFile
 from epbuild.output.genai_files import plan_pipeline_files
 from epbuild.output.inference import build_inference
-from epbuild.output.manifest import ManifestModel, find_references, resolve_beside
+from epbuild.output.manifest import ManifestModel, find_data, find_references, resolve_beside
 from epbuild.output.package_manifest import PackageVariant, build_package_manifest, check_package
 from epbuild.output.parts import Arrangement, PartManifestFile, PlannedPart, describe_part, get_statement_path, plan_base_files
 from epbuild.plan.outputs import BASE
@@ -37,10 +37,12 @@ class PackageManifestFile(Struct, frozen=True):
     recipe: str
     parts: tuple[PlannedPart, ...]
     base_variants: tuple[PackageVariant, ...]
+    shared: Mapping[str, str]
+    """Paths of compiled models' files in shared assets, by the paths that the files would have in a part."""
 
     def render(self, files: Sequence[FileEntry], merged: Mapping[str, MergedHeader]) -> JsonFile:
         compiled = (variant for part in self.parts for variant in _list_target_variants(part, part.complete_models(merged)))
-        variants = (*compiled, *self.base_variants)
+        variants = (*(move_weights(variant, self.shared) for variant in compiled), *self.base_variants)
         problems = check_package(files, variants)
         if problems:
             raise BuildError(*(Problem("EPB429", sentence, StepId(self.emission.id)) for sentence in problems))
@@ -62,14 +64,26 @@ class ModelPackage:
     def arrange(self, emission: Emission, parts: Sequence[PlannedPart], recipe: str, digests: Mapping[Path, str]) -> Arrangement:
         base_files = _plan_all_base_files(emission, parts, digests)
         base_variants = _list_base_variants(parts)
-        base_files, base_variants = share_files(base_files, base_variants)
+        weightless = [variant for part in parts for variant in _list_target_variants(part, part.models) if variant.weights]
+        weights = {path for variant in weightless for path in variant.weights}
+        files = [file for part in parts for file in part.files]
+        sharable = (*base_files, *(file for file in files if file.path in weights))
+        shared_files, variants = share_files(sharable, (*base_variants, *weightless))
+        base_variants, moved = variants[: len(base_variants)], variants[len(base_variants) :]
+        shared = {
+            old: new
+            for before, after in zip(weightless, moved, strict=True)
+            for old, new in zip(before.refers, after.refers, strict=True)
+            if old != new
+        }
         return Arrangement(
-            files=(*base_files, *(file for part in parts for file in part.files)),
+            files=(*shared_files, *(file for file in files if file.path not in weights)),
             part_manifests=tuple(
-                OutputDocument(part.path(MANIFEST), "manifest", PartManifestFile(part, recipe)) for part in parts
+                OutputDocument(part.path(MANIFEST), "manifest", PartManifestFile(part, recipe, shared=shared)) for part in parts
             ),
-            manifest=PackageManifestFile(emission, recipe, tuple(parts), base_variants),
+            manifest=PackageManifestFile(emission, recipe, tuple(parts), base_variants, shared),
             base_models=tuple(_list_base_models(parts, base_variants)),
+            shared=shared,
         )
 
     def describe(self, emission: Emission, digests: Mapping[Path, str]) -> dict[str, Any]:
@@ -134,6 +148,7 @@ def _list_target_variants(planned: PlannedPart, models: Sequence[ManifestModel])
         return
     for model in models:
         options = build_inference(target, main, share=model.name in sharing)
+        is_weightless = model.compiled and target.weightless_key is not None
         yield PackageVariant(
             component=part.components[model.name],
             name=target.name,
@@ -146,6 +161,7 @@ def _list_target_variants(planned: PlannedPart, models: Sequence[ManifestModel])
             provider_options=options.provider_options if model.compiled else {},
             metadata={**_describe_origin(planned, model), **_describe_runs(planned.part, is_compiled=model.compiled)},
             refers=find_references(model, part.folder, planned.data),
+            weights=find_data(model, part.folder, planned.data) if is_weightless else (),
         )
 
 

@@ -26,6 +26,8 @@ ASSETS = "shared_assets"
 """Folder of a package for the files that variants share."""
 DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """Session option with the folder of a model's external data and context binaries. It may name a shared asset."""
+MODEL_PATH = "ep.context_file_path"
+"""Session option with the path of a model. With this option, EPs look for context binaries beside the model, not in `DATA_FOLDER`."""
 
 _SCHEMA_VERSION = "1.0"
 _ASSET = re.compile(r"sha256:(?P<digest>[0-9a-f]{64})(?:/(?P<path>.+))?")
@@ -53,7 +55,9 @@ class PackageVariant(Struct, frozen=True):
     refers: tuple[str, ...] = ()
     """Paths of the files that the model refers to: external data and context binaries."""
     movable: bool = False
-    """True if the files may be in shared assets, because only ONNX Runtime's package API opens the model."""
+    """True if the model and all its files may be in shared assets, because only ONNX Runtime's package API opens the model."""
+    weights: tuple[str, ...] = ()
+    """External data of weightless contexts, which may be in a shared asset."""
 
     @property
     def model_path(self) -> str | None:
@@ -169,7 +173,7 @@ def _check_files(files: Sequence[FileEntry], variants: Sequence[PackageVariant])
         model = variant.model_path
         needed = [posixpath.join(variant.folder, GENAI_CONFIG) if model is None else model, *variant.refers]
         data_option = variant.session_options.get(DATA_FOLDER)
-        if model is not None and data_option is not None:
+        if model is not None and data_option is not None and MODEL_PATH not in variant.session_options:
             data_folder = resolve(variant.folder, data_option)
             outside = [path for path in variant.refers if not path.startswith(f"{data_folder}/")]
             needed += [posixpath.join(data_folder, _get_reference(variant, path)) for path in outside]

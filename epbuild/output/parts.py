@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.archive.artifact import FileEntry
@@ -80,18 +80,28 @@ class PlannedPart(Struct, frozen=True):
 
 
 class PartManifestFile(Struct, frozen=True):
-    """Manifest of a part, which lists files by their paths relative to the part's folder."""
+    """Manifest of a part, which lists files by their paths relative to the part's folder.
+
+    For a file in a shared asset, the path is where the file would be without the asset.
+    """
 
     part: PlannedPart
     recipe: str
     provenance: str | None = None
     """Path of the provenance file for the files and the manifest."""
     encryption: Encryption | None = None
+    shared: Mapping[str, str] = field(default_factory=dict)
+    """Paths of files in shared assets, by the paths that the files would have in a part."""
 
     def render(self, files: Sequence[FileEntry], merged: Mapping[str, MergedHeader]) -> JsonFile:
         planned, part = self.part, self.part.part
         prefix = f"{part.folder}/" if part.folder else ""
         document = planned.made[0].document
+        by_path = {file.path: file for file in files}
+        moved = [
+            by_path[place]._replace(path=path, role="external-data", shared=posixpath.relpath(place, part.folder))
+            for path, place in self.shared.items()
+        ]
         manifest = PartManifest(
             recipe=self.recipe,
             group=part.group,
@@ -100,7 +110,9 @@ class PartManifestFile(Struct, frozen=True):
             toolchain={name: document["toolchain"][name] for name in ("python", "platform", "distributions")},
             custom_ops=list_custom_ops(document),
             models=planned.complete_models(merged),
-            files=[file._replace(path=file.path.removeprefix(prefix)) for file in files if file.path.startswith(prefix)],
+            files=[
+                file._replace(path=file.path.removeprefix(prefix)) for file in (*files, *moved) if file.path.startswith(prefix)
+            ],
             provenance=self.provenance,
             encryption=describe_encryption(self.encryption) if self.encryption is not None else None,
         )
@@ -115,6 +127,8 @@ class Arrangement(Struct, frozen=True):
     base_models: tuple[BomModel, ...]
     part_manifests: tuple[OutputDocument, ...] = ()
     """Manifests of the parts. Empty if the output has a single part, whose manifest is the output's own."""
+    shared: Mapping[str, str] = field(default_factory=dict)
+    """Paths of compiled models' files in shared assets, by the paths that the files would have in a part."""
 
 
 def get_statement_path(emission: Emission) -> str | None:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild import __version__
 from epbuild.archive.artifact import FileEntry
@@ -126,7 +127,7 @@ def plan_output(emission: Emission, made: Sequence[Made], recipe: Recipe, digest
     files = encrypt_files(emission, parts, arrangement.files)
     documents = [*arrangement.part_manifests]
     if emission.sbom:
-        documents.append(OutputDocument(BOM, "bom", BillFile(inputs, tuple(parts), arrangement.base_models)))
+        documents.append(OutputDocument(BOM, "bom", BillFile(inputs, tuple(parts), arrangement.base_models, arrangement.shared)))
     documents.append(OutputDocument(MANIFEST, "manifest", arrangement.manifest))
     _check_paths(emission, [*(file.path for file in files), *(item.path for item in documents)])
     document = {"format": FORMAT, **_describe_reasons(inputs), **_identify_files(inputs, files, documents)}
@@ -147,10 +148,12 @@ class BillFile(Struct, frozen=True):
     inputs: OutputInputs
     parts: tuple[PlannedPart, ...]
     base_models: tuple[BomModel, ...]
+    shared: Mapping[str, str]
+    """Paths of compiled models' files in shared assets, by the paths that the files would have in a part."""
 
     def render(self, files: Sequence[FileEntry], merged: Mapping[str, MergedHeader]) -> JsonFile:
         compiled = (
-            model
+            replace(model, refers=tuple(self.shared.get(path, path) for path in model.refers))
             for item in self.parts
             for model in list_compiled_models(item.complete_models(merged), item.made, item.data, item.part.folder)
         )

@@ -229,17 +229,20 @@ def _pass_contents(
 ) -> str | bytes:
     """Return a model's path, or its content if it is in memory. Add the options with which ONNX Runtime then finds the other files."""
     # ONNX Runtime keeps no reference to the data, so `contents` must live until the session is created.
-    named = {data.relative_to(file.parent).as_posix(): data for data in sorted(variant.data) if data.is_relative_to(file.parent)}
+    folder = variant.data_folders.get(file.parent, file.parent)
+    named = {data.relative_to(folder).as_posix(): data for data in sorted(variant.data) if data.is_relative_to(folder)}
     held = {name: contents[data] for name, data in named.items() if data in contents}
     if held:
         options.add_external_initializers_from_files_in_memory(
             list(held), list(held.values()), [len(data) for data in held.values()]
         )
-    if file not in contents and file not in decryption:
+    in_memory = file in contents or file in decryption
+    if in_memory or folder != file.parent:
+        options.add_session_config_entry("ep.context_file_path", str(file.absolute()))
+        if len(held) < len(named):
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.absolute()))
+    if not in_memory:
         return str(file)
-    options.add_session_config_entry("ep.context_file_path", str(file.absolute()))
-    if len(held) < len(named):
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(file.parent.absolute()))
     if file in decryption:
         return decryption.read(file)
     content = contents[file]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ MANIFEST = "manifest.json"  # duplicated, because the runtime imports no other p
 FORMAT = 1
 
 _MAX_QUOTE = 120
+_SHARED = re.compile(r"((?:\.\./)+shared_assets/sha256-[0-9a-f]{64})/(.+)")
 _BUILT_IN = "onnxruntime"
 _DATA = "external-data"
 _ADAPTER = "adapter"
@@ -82,6 +84,8 @@ class Variant:
     """Files that the models refer to and need: context binaries and external data."""
     data: frozenset[Path] = frozenset()
     """External data among `files`."""
+    data_folders: Mapping[Path, Path] = field(default_factory=dict)
+    """Folder of a shared asset with the models' external data, by the models' folder. Other data is beside the models."""
     custom_ops: tuple[CustomOps, ...] = ()
     """Custom operators in the models."""
     uncompiled: frozenset[str] = frozenset()
@@ -172,7 +176,7 @@ def _read_variant(path: Path, document: Any) -> Variant:
         eps = tuple(_read_ep(ep, distributions) for ep in _check_list_of_dicts(target["eps"], "eps"))
         files = {_check_type(model["name"], str, "name"): path.parent / _check_relative_path(model["file"]) for model in models}
         listed = [
-            (path.parent / _check_relative_path(item["path"]), item["role"])
+            (_locate(path.parent, item), item["role"])
             for item in _check_list_of_dicts(document.get("files", []), "files")
             if item["role"] in (*_NEEDED, _ADAPTER)
         ]
@@ -196,6 +200,7 @@ def _read_variant(path: Path, document: Any) -> Variant:
             sdks={model["name"]: _read_sdks(model) for model in models},
             alone=_find_alone(models),
             run_options=_check_dict_of_texts(target.get("run_options", {}), "run_options"),
+            data_folders=dict(_find_data_folder(path.parent, item) for item in document.get("files", []) if "shared" in item),
             adapters={file.name: file for file, role in listed if role == _ADAPTER},
             uncompiled=frozenset(model["name"] for model in models if model.get("compiled") is False),
             encrypted={
@@ -287,6 +292,29 @@ def _check_relative_path(file: Any) -> str:
     if windows.drive or windows.root or ".." in windows.parts or not windows.parts or "\0" in file:
         raise ValueError(f"{file!r} is not a path inside the manifest's folder")
     return str(file)
+
+
+def _locate(folder: Path, item: Mapping[str, Any]) -> Path:
+    """Return the path of a listed file. Raises ValueError if the path is neither in `folder` nor in a shared asset."""
+    if "shared" in item:
+        return _find_data_folder(folder, item)[1] / _match_shared(item)[2]
+    return folder / _check_relative_path(item["path"])
+
+
+def _find_data_folder(folder: Path, item: Mapping[str, Any]) -> tuple[Path, Path]:
+    """Return the folder of the models that use a file in a shared asset, and the folder of the asset. Raises ValueError."""
+    asset, name = _match_shared(item).groups()
+    beside = _check_relative_path(item["path"])
+    if not f"/{beside}".endswith(f"/{_check_relative_path(name)}"):
+        raise ValueError(f"{beside!r} has another name in its shared asset")
+    return folder / beside.removesuffix(name), Path(os.path.normpath(folder / asset))
+
+
+def _match_shared(item: Mapping[str, Any]) -> re.Match[str]:
+    match = _SHARED.fullmatch(_check_type(item["shared"], str, "shared"))
+    if match is None:
+        raise ValueError(f"{item['shared']!r} is not a path in a shared asset")
+    return match
 
 
 def _read_compatibility(models: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:

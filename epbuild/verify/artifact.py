@@ -1,11 +1,13 @@
 """Artifacts at a path: folders with manifests, other folders, single models.
 
-No file outside the path is read, and links to other folders are not followed.
+No file outside the path is read, except shared assets of the model package that contains the path. Links to other folders are not
+followed.
 """
 
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -42,9 +44,28 @@ class ArtifactFolder:
     counting: Counting = field(default=uncounted, compare=False)
     """Counter of bytes that are hashed."""
 
+    covered: frozenset[str] = field(default_factory=frozenset)
+    """Files in shared assets that the artifact of the whole package checks, by the paths in this artifact's manifest."""
+
     def format_path(self, name: str) -> str:
         """Return the path of an artifact's file, as it appears in findings."""
+        listed = self.manifest.files.get(name) if self.manifest is not None else None
+        if listed is not None and listed.shared is not None:
+            return posixpath.normpath(posixpath.join(self.place, *listed.shared))
         return f"{self.place}{name}"
+
+    def locate(self, listed: ListedFile) -> Path:
+        """Return the path of a listed file. Raises BadReference."""
+        if listed.shared is None:
+            return locate(self.folder, listed.path)
+        folder, name = listed.shared
+        return locate(self.folder / folder, name)
+
+    @property
+    def own_files(self) -> list[ListedFile]:
+        """Listed files that no other artifact checks."""
+        files = self.manifest.files.values() if self.manifest is not None else ()
+        return [file for file in files if not self.is_inner(file.path) and file.path not in self.covered]
 
     @property
     def title(self) -> str:
@@ -118,7 +139,7 @@ def _find_in_folder(folder: Path) -> tuple[ArtifactFolder, ...]:
         if name.endswith(_MODEL) and not any(name.startswith(place) for place in emitted):
             parent, _, file = name.rpartition("/")
             loose.setdefault(f"{parent}/" if parent else "", []).append(file)
-    artifacts = [_exclude_inner(found, emitted) for found in emitted.values()]
+    artifacts = [_divide_files(found, emitted) for found in emitted.values()]
     artifacts += [ArtifactFolder(folder / place, _make_models(folder / place, names), place) for place, names in loose.items()]
     if not artifacts:
         raise _make_nothing_error(f"{format_path(folder)} contains neither a manifest nor an ONNX model")
@@ -133,7 +154,7 @@ def _read_artifact(folder: Path, place: str, name: str) -> ArtifactFolder | None
             return None
         # The checks cannot read encrypted models. The check `encryption` reports them.
         names = (model.file for model in manifest.models if manifest.files[model.file].plain is None)
-        return ArtifactFolder(folder, _make_models(folder, names), place, manifest)
+        return ArtifactFolder(folder, _make_models(folder, names, manifest.files.values()), place, manifest)
     except (BadManifest, BadReference) as error:
         flaw = str(error)
     except OSError as error:
@@ -142,13 +163,34 @@ def _read_artifact(folder: Path, place: str, name: str) -> ArtifactFolder | None
     return ArtifactFolder(folder, models, place, flaw=flaw)
 
 
-def _exclude_inner(outer: ArtifactFolder, emitted: Iterable[str]) -> ArtifactFolder:
+def _divide_files(outer: ArtifactFolder, emitted: Mapping[str, ArtifactFolder]) -> ArtifactFolder:
+    """Return an artifact without the files that other artifacts check. `emitted` has all artifacts by their places."""
     inner = frozenset(place[len(outer.place) : -1] for place in emitted if place != outer.place and place.startswith(outer.place))
-    return replace(outer, inner=inner)
+    return replace(outer, inner=inner, covered=_find_covered(outer, emitted))
 
 
-def _make_models(folder: Path, names: Iterable[str]) -> tuple[Model, ...]:
-    return tuple(Model(folder, name) for name in names)
+def _find_covered(artifact: ArtifactFolder, emitted: Mapping[str, ArtifactFolder]) -> frozenset[str]:
+    """Return the files in shared assets that an artifact around this one lists with the same digest."""
+    if artifact.manifest is None:
+        return frozenset()
+    shared = [file for file in artifact.manifest.files.values() if file.shared is not None]
+    digests = {
+        f"{place}{path}": file.sha256
+        for place, outer in (emitted.items() if shared else ())
+        if outer.manifest is not None and artifact.place.startswith(place)
+        for path, file in outer.manifest.files.items()
+        if file.shared is None
+    }
+    return frozenset(file.path for file in shared if digests.get(artifact.format_path(file.path)) == file.sha256)
+
+
+def _make_models(folder: Path, names: Iterable[str], files: Iterable[ListedFile] = ()) -> tuple[Model, ...]:
+    """Return the models of a folder. `files` are the files that its manifest lists."""
+    assets = {
+        posixpath.dirname(file.path.removesuffix(file.shared[1])): file.shared[0] for file in files if file.shared is not None
+    }
+    found = ((name, assets.get(posixpath.dirname(name))) for name in names)
+    return tuple(Model(folder, name, shared_data=None if asset is None else folder / asset) for name, asset in found)
 
 
 def list_artifact_files(folder: Path) -> Iterator[str]:

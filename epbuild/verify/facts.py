@@ -39,10 +39,17 @@ class Model(Struct, frozen=True, dict=True):
     """True if the user passed the path of this model. Only then may the model be a link to a file outside its folder."""
     name_nodes: bool = False
     """True if the header includes the names of the model's nodes."""
+    shared_data: Path | None = None
+    """Folder of a shared asset with the model's external data. None if the data is beside the model."""
 
     @property
     def path(self) -> Path:
         return self.folder / self.file
+
+    @property
+    def data_folder(self) -> Path:
+        """Folder to which the locations of external data are relative."""
+        return self.path.parent if self.shared_data is None else self.shared_data
 
     @cached_property
     def header(self) -> ModelHeader | str:
@@ -122,7 +129,7 @@ class Model(Struct, frozen=True, dict=True):
 
     def _find_data_flaw(self, location: str, needed: int) -> str | None:
         try:
-            size = locate(self.path.parent, location, "external data file").stat().st_size
+            size = locate(self.data_folder, location, "external data file").stat().st_size
         except BadReference as error:
             return str(error)
         except OSError as error:

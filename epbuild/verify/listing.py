@@ -44,24 +44,23 @@ def check_files(artifact: ArtifactFolder) -> Iterator[Finding]:
     manifest = artifact.manifest
     if manifest is None:
         return
-    for listed in manifest.files.values():
-        if not artifact.is_inner(listed.path):
-            yield _check_presence(artifact, listed)
+    for listed in artifact.own_files:
+        yield _check_presence(artifact, listed)
+    beside = {listed.path for listed in manifest.files.values() if listed.shared is None}
     try:
-        others = [name for name in artifact.list_files() if name not in manifest.files and name not in manifest.unlisted]
+        others = [name for name in artifact.list_files() if name not in beside and name not in manifest.unlisted]
     except OSError as error:
         message = f"A folder cannot be read: {error.strerror or error}."
         yield Finding("files", artifact.title, "failed", message, "EPB600")
         return
     for name in others:
         message = "The manifest does not list it, so its expected content is unknown."
-        yield Finding("files", artifact.format_path(name), "skipped", message)
+        yield Finding("files", f"{artifact.place}{name}", "skipped", message)
 
 
 def check_digests(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that every listed file has the listed size and digest. `check_files` reports missing files."""
-    manifest = artifact.manifest
-    files = [listed for listed in manifest.files.values() if not artifact.is_inner(listed.path)] if manifest is not None else []
+    files = artifact.own_files
     sizes = {listed.path: listed.size for listed in files}
     with artifact.counting(sum(sizes.values()), describe_files(sizes)) as count:
         for listed in files:
@@ -70,7 +69,7 @@ def check_digests(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 def _check_content(artifact: ArtifactFolder, listed: ListedFile, count: Count) -> Iterator[Finding]:
     try:
-        payload = Payload.whole(locate(artifact.folder, listed.path))
+        payload = Payload.whole(artifact.locate(listed))
     except (BadReference, OSError):
         return
     name = artifact.format_path(listed.path)
@@ -93,9 +92,12 @@ def _check_content(artifact: ArtifactFolder, listed: ListedFile, count: Count) -
 def _check_presence(artifact: ArtifactFolder, listed: ListedFile) -> Finding:
     name = artifact.format_path(listed.path)
     try:
-        locate(artifact.folder, listed.path)
+        artifact.locate(listed)
     except MissingReference:
-        return Finding("files", name, "failed", "The manifest lists it, but it is missing.", "EPB615", EMIT_AGAIN)
+        message = "The manifest lists it, but it is missing."
+        if listed.shared is not None:
+            message += " It belongs to the model package that contains this folder."
+        return Finding("files", name, "failed", message, "EPB615", EMIT_AGAIN)
     except BadReference as error:
         return Finding("files", name, "failed", format_sentence(str(error)), "EPB615", EMIT_AGAIN)
     return Finding("files", name, "passed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ _FORMAT = 1
 _MAX_BYTES = 64 << 20  # A manifest lists all fallback nodes, which can be thousands.
 _MAX_QUOTE_LENGTH = 120
 _NEW_KEYS = {"inputs", "outputs"}
+_SHARED = re.compile(r"((?:\.\./)+shared_assets/sha256-[0-9a-f]{64})/(.+)")
 
 
 class BadManifest(ValueError):
@@ -28,7 +30,11 @@ class BadManifest(ValueError):
 
 
 class ListedFile(Struct, frozen=True):
-    """Emitted file: POSIX path below the manifest's folder, role, size and digest."""
+    """Emitted file: POSIX path below the manifest's folder, role, size and digest.
+
+    `shared` is the folder of a shared asset, relative to the manifest's folder, and the file's path in that folder. With `shared`, `path`
+    is only the path that models refer to.
+    """
 
     path: str
     role: str
@@ -36,6 +42,7 @@ class ListedFile(Struct, frozen=True):
     sha256: str
     plain: Blob | None = None
     """Content of an encrypted file before its encryption."""
+    shared: tuple[str, str] | None = None
 
 
 class ListedModel(Struct, frozen=True):
@@ -144,7 +151,17 @@ def _read_package(document: Mapping[str, Any]) -> Manifest | None:
 def _read_files(listed: Iterable[Mapping[str, Any]]) -> Iterator[ListedFile]:
     for item in listed:
         plain = Blob(str(item["plain"]["sha256"]), int(item["plain"]["size"])) if "plain" in item else None
-        yield ListedFile(str(item["path"]), str(item["role"]), int(item["size"]), str(item["sha256"]), plain)
+        shared = _read_shared(str(item["shared"])) if "shared" in item else None
+        yield ListedFile(str(item["path"]), str(item["role"]), int(item["size"]), str(item["sha256"]), plain, shared)
+
+
+def _read_shared(place: str) -> tuple[str, str]:
+    """Return the folder of a shared asset and the path of a file in it. Raises BadManifest if `place` is not in a shared asset."""
+    match = _SHARED.fullmatch(place)
+    if match is None:
+        raise BadManifest(f"it lists a file in an invalid shared asset: {_shorten(place)}")
+    _check_paths([match[2]])
+    return match[1], match[2]
 
 
 def _check_paths(places: Iterable[str]) -> None:

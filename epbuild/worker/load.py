@@ -73,6 +73,8 @@ def open_session(onnxruntime: Any, request: dict[str, Any], model: dict[str, Any
     providers = compiling.list_providers(onnxruntime, request) if request["eps"] else [compiling.CPU]
     source: Any = model["file"]
     data: list[bytes] = []
+    if model["data_folder"] is not None:
+        pass_data_folder(options, model)
     if model["data_in_memory"] is not None:
         source, data = read_contents(model)
         pass_contents(options, model, data)
@@ -84,7 +86,7 @@ def open_session(onnxruntime: Any, request: dict[str, Any], model: dict[str, Any
 
 def read_contents(model: dict[str, Any]) -> tuple[bytes, list[bytes]]:
     """Return the content of a model and of each file of its external data."""
-    folder, contents = os.path.dirname(model["file"]), []  # noqa: PTH120
+    folder, contents = model["data_folder"] or os.path.dirname(model["file"]), []  # noqa: PTH120
     for path in (model["file"], *(os.path.join(folder, name) for name in model["data_in_memory"])):  # noqa: PTH118
         with open(path, "rb") as file:  # noqa: PTH123
             contents.append(file.read())
@@ -97,8 +99,14 @@ def pass_contents(options: Any, model: dict[str, Any], data: list[bytes]) -> Non
     if hasattr(options, "add_external_initializers_from_files_in_memory"):
         options.add_external_initializers_from_files_in_memory(model["data_in_memory"], data, [len(content) for content in data])
     else:
-        folder = os.path.dirname(model["file"])  # noqa: PTH120
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+        pass_data_folder(options, model)
+
+
+def pass_data_folder(options: Any, model: dict[str, Any]) -> None:
+    """Pass the folder of external data to the options. ONNX Runtime would also search it for context binaries without the model's path."""
+    folder = model["data_folder"] or os.path.dirname(model["file"])  # noqa: PTH120
+    options.add_session_config_entry("ep.context_file_path", model["file"])
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
 
 
 def run(session: Any, inputs: dict[str, Any], outputs: str) -> tuple[list[str], float]:

@@ -10,10 +10,11 @@ import ctypes
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,42 @@ CPU = "CPUExecutionProvider"
 QNN = "QNNExecutionProvider"
 
 
+def edited(package: Path, place: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """Copy a package and change what its manifest says of its components."""
+    shutil.copytree(package, place)
+    manifest = place / "manifest.json"
+    document = json.loads(manifest.read_text(encoding="utf-8"))
+    change(document["components"])
+    manifest.write_text(json.dumps(document), encoding="utf-8")
+    return place
+
+
 def open_package(
-    package: Path, ep: str = CPU, provider_options: Mapping[str, str] | None = None, *, sessions: bool = True
+    package: Path,
+    ep: str = CPU,
+    provider_options: Mapping[str, str] | None = None,
+    *,
+    sessions: bool = True,
+    library: Path | None = None,
+    zeros: int = 0,
 ) -> dict[str, Any]:
-    """Open a package as an application that asks only for `ep`, with these options.
+    """Open a package as an application that asks only for `ep`, with these options. `library` is the plugin's library, by default QNN's.
 
     `error`: why the package does not open, or None. `components`: by name, the EP of each of its `variants`;
     `selected`: the variant that onnxruntime selects, with its `folder` below the package; the `inputs` and `outputs` of
-    a session, unless `sessions` is False; and `error`: why no variant was selected or no session created, or None.
+    a session, unless `sessions` is False; with `zeros`, the output y (`result`) for an input x of that many zeros; and
+    `error`: why no variant was selected or no session created, or None.
     """
     from tests.support.projects import toolchain_python
 
-    request = {"package": str(package), "ep": ep, "options": dict(provider_options or {}), "sessions": sessions}
+    request = {
+        "package": str(package),
+        "ep": ep,
+        "options": dict(provider_options or {}),
+        "sessions": sessions,
+        "library": str(library) if library is not None else None,
+        "zeros": zeros,
+    }
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer.json")
         command = [str(toolchain_python("onnxruntime-qnn")), __file__, json.dumps(request), str(answer)]
@@ -51,11 +76,15 @@ _PATH = ctypes.c_wchar_p if os.name == "nt" else ctypes.c_char_p
 _ORT = {
     "GetErrorMessage": 2,
     "CreateEnv": 3,
+    "Run": 9,
     "CreateSessionOptions": 10,
     "SessionGetInputCount": 30,
     "SessionGetOutputCount": 31,
     "SessionGetInputName": 36,
     "SessionGetOutputName": 37,
+    "CreateTensorWithDataAsOrtValue": 49,
+    "GetTensorMutableData": 51,
+    "CreateCpuMemoryInfo": 69,
     "GetAllocatorWithDefaultOptions": 78,
     "ReleaseSession": 95,
     "RegisterExecutionProviderLibrary": 301,
@@ -142,7 +171,7 @@ def _type(argument: Any) -> Any:
 def _found(request: Mapping[str, Any]) -> dict[str, Any]:
     ort, env, options = _Ort(), _POINTER(), _POINTER()
     ort("CreateEnv", 3, b"package", ctypes.byref(env))
-    session_options = _session_options(ort, env, request["ep"], request["options"])
+    session_options = _session_options(ort, env, request)
     ort("CreateModelPackageOptionsFromSessionOptions", env, session_options, ctypes.byref(options))
     context, components = _POINTER(), {}
     try:
@@ -159,10 +188,11 @@ def _found(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"error": None, "components": components}
 
 
-def _session_options(ort: _Ort, env: Any, ep: str, options: Mapping[str, str]) -> Any:
+def _session_options(ort: _Ort, env: Any, request: Mapping[str, Any]) -> Any:
     """Create session options with all devices of one EP, as an application would. Register its plugin library if it has one."""
+    ep, options = request["ep"], request["options"]
     if ep != CPU:
-        library = importlib.import_module("onnxruntime_qnn").get_library_path()
+        library = request["library"] or importlib.import_module("onnxruntime_qnn").get_library_path()
         ort("RegisterExecutionProviderLibrary", env, ep.encode(), _path(str(library)))
     devices, count, made = ctypes.POINTER(_POINTER)(), _SIZE(), _POINTER()
     ort("GetEpDevices", env, ctypes.byref(devices), ctypes.byref(count))
@@ -207,6 +237,8 @@ def _select(
         ort("CreateSession", env, selected, _POINTER(None), ctypes.byref(session))
         found["inputs"] = _signature(ort, session, "Input")
         found["outputs"] = _signature(ort, session, "Output")
+        if request["zeros"]:
+            found["result"] = _run(ort, session, request["zeros"])
         ort.get("ReleaseSession", None, session)
 
 
@@ -219,6 +251,18 @@ def _signature(ort: _Ort, session: Any, kind: str) -> list[str]:
         ort(f"SessionGet{kind}Name", session, _SIZE(index), allocator, ctypes.byref(name))
         names.append((name.value or b"").decode())
     return names
+
+
+def _run(ort: _Ort, session: Any, size: int) -> list[float]:
+    """Return the output y of a session for an input x of zeros."""
+    place, value, result, data = _POINTER(), _POINTER(), _POINTER(), _POINTER()
+    x, shape = (ctypes.c_float * size)(), (ctypes.c_int64 * 1)(size)
+    ort("CreateCpuMemoryInfo", 0, 0, ctypes.byref(place))
+    ort("CreateTensorWithDataAsOrtValue", place, x, _SIZE(ctypes.sizeof(x)), shape, _SIZE(1), 1, ctypes.byref(value))
+    names, values, outputs = (_TEXT * 1)(b"x"), (_POINTER * 1)(value), (_TEXT * 1)(b"y")
+    ort("Run", session, _POINTER(None), names, values, _SIZE(1), outputs, _SIZE(1), ctypes.byref(result))
+    ort("GetTensorMutableData", result, ctypes.byref(data))
+    return list((ctypes.c_float * size).from_address(data.value or 0))
 
 
 def _path(path: str) -> str | bytes:

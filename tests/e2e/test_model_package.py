@@ -6,7 +6,6 @@ import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from epbuild.output.files import OutputFile, UserFile
 from epbuild.output.inference import select_inference_options
 from epbuild.output.package_manifest import DATA_FOLDER, PackageVariant, build_package_manifest
 from epbuild.runtime.variants import find_variants
-from tests.e2e.ort_package import CPU, QNN, open_package
+from tests.e2e.ort_package import CPU, QNN, edited, open_package
 from tests.support.projects import Project, copy_of_quickstart
 
 ONLY_HERE = pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs contexts comes in the Linux wheel")
@@ -61,16 +60,6 @@ def package(built: Project) -> Path:
 
 def _content(file: Path, path: str, role: Role) -> OutputFile:
     return OutputFile(path, role, UserFile(file, hashlib.sha256(file.read_bytes()).hexdigest()))
-
-
-def edited(package: Path, place: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    """Copy a package and change what its manifest says of its components."""
-    shutil.copytree(package, place)
-    manifest = place / "manifest.json"
-    document = json.loads(manifest.read_text(encoding="utf-8"))
-    change(document["components"])
-    manifest.write_text(json.dumps(document), encoding="utf-8")
-    return place
 
 
 def ort_of(components: dict[str, Any], component: str, variant: str) -> dict[str, Any]:

@@ -14,11 +14,12 @@ from msgspec.structs import replace
 
 from epbuild.archive.artifact import FileEntry, Role
 from epbuild.core.digest import Blob
-from epbuild.output.assets import share_files
+from epbuild.output.assets import move_weights, share_files
 from epbuild.output.files import OutputFile
 from epbuild.output.inference import select_inference_options
 from epbuild.output.package_manifest import (
     DATA_FOLDER,
+    MODEL_PATH,
     PackageVariant,
     build_package_manifest,
     check_package,
@@ -288,6 +289,54 @@ def test_shared_file_needed_beside_a_model_is_also_kept_there() -> None:
     assert "right/base/weights.bin" not in paths
     assert said[1] == needy
     assert check_package(entries(*files), said) == []
+
+
+def weightless(folder: str, *names: str) -> PackageVariant:
+    weights = tuple(f"{folder}/{name}" for name in names)
+    variant = compiled("m", folder)
+    return replace(variant, session_options={}, refers=(f"{folder}/m.bin", *weights), weights=weights)
+
+
+def test_weights_of_weightless_contexts_are_stored_once() -> None:
+    contents = [
+        *(content(f"m/{target}/w.data", "weights", "external-data") for target in ("a", "b")),
+        *(content(f"m/{target}/{target}.rest", target, "external-data") for target in ("a", "b")),
+        content("m/base/m.onnx"),
+        content("m/base/w.data", "weights", "base-data"),
+    ]
+    variants = [base("m", "m/base", data=("w.data",)), *(weightless(f"m/{name}", "w.data", f"{name}.rest") for name in "ab")]
+    files, after = share_files(contents, variants)
+    uri = make_asset_uri(
+        {name: content("", text).content.identity for name, text in (("w.data", "weights"), ("a.rest", "a"), ("b.rest", "b"))}
+    )
+    places = [f"{resolve('', uri)}/{name}" for name in ("a.rest", "b.rest", "w.data")]
+    assert [(file.path, file.role) for file in files] == [
+        ("m/base/m.onnx", "model"),
+        *((place, "external-data") for place in places),
+    ]
+    # Context binaries stay beside their models, where EPs find them by the path of the model.
+    assert [variant.refers for variant in after] == [
+        (places[2],),
+        ("m/a/m.bin", places[2], places[0]),
+        ("m/b/m.bin", places[2], places[1]),
+    ]
+    assert [variant.session_options for variant in after] == [
+        {DATA_FOLDER: uri},
+        *[{DATA_FOLDER: uri, MODEL_PATH: "m_ctx.onnx"}] * 2,
+    ]
+    models = [content(f"m/{target}/{name}") for target in ("a", "b") for name in ("m_ctx.onnx", "m.bin")]
+    assert check_package(entries(*files, *models), after) == []
+    assert move_weights(variants[1], dict(zip(variants[1].refers, after[1].refers, strict=True))) == after[1]
+
+
+def test_weightless_contexts_with_different_files_of_one_name_share_none() -> None:
+    contents = [
+        *(content(f"m/{target}/w.data", "weights", "external-data") for target in ("a", "b")),
+        *(content(f"m/{target}/{name}", target, "external-data") for target, name in (("a", "rest"), ("b", "REST"))),
+    ]
+    variants = [weightless("m/a", "w.data", "rest"), weightless("m/b", "w.data", "REST")]
+    files, after = share_files(contents, variants)
+    assert ({file.path for file in files}, after) == ({file.path for file in contents}, tuple(variants))
 
 
 def test_asset_with_a_wrong_digest_name_is_reported() -> None:

@@ -48,6 +48,23 @@ def test_data_in_memory_is_passed_under_the_name_in_the_model(snapdragon: Machin
     assert [options.entries for options in snapdragon.options] == [{CONTEXT: str(folder / "relu_ctx.onnx")}, {}]
 
 
+def test_data_in_a_shared_asset_is_found_on_disk_and_in_memory(snapdragon: Machine, tmp_path: Path) -> None:
+    asset = f"shared_assets/sha256-{'0' * 64}"
+    listed = {"path": "relu.data", "role": "external-data", "shared": f"../{asset}/relu.data"}
+    model = emit(tmp_path / "phone", files=[listed]) / "relu_ctx.onnx"
+    with runtime.open(tmp_path, files={f"{asset}/relu.data": b"weights"}):
+        pass
+    (tmp_path / asset).mkdir(parents=True)
+    (tmp_path / asset / "relu.data").touch()
+    with runtime.open(model.parent):
+        pass
+    assert [options.data for options in snapdragon.options] == [{"relu.data": b"weights"}, {}]
+    assert [options.entries for options in snapdragon.options] == [
+        {CONTEXT: str(model)},
+        {CONTEXT: str(model), DATA: str(tmp_path / asset)},
+    ]
+
+
 def test_the_manifests_of_all_variants_may_be_in_memory(snapdragon: Machine, tmp_path: Path) -> None:
     files: dict[str, Any] = {}
     for name in ("a", "b"):

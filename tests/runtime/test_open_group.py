@@ -143,6 +143,7 @@ def test_built_in_ep_is_selected_by_its_name(machine: Machine, tmp_path: Path) -
     assert machine.registered == []
 
 
+ASSET = f"../shared_assets/sha256-{'0' * 64}"
 LIBRARY_OPS = {"library": "libmine.so", "sha256": "ab" * 32}
 
 
@@ -526,6 +527,14 @@ def test_manifest_path_outside_its_folder_is_refused(snapdragon: Machine, tmp_pa
     folder = emit(tmp_path / "out", models=[{"name": "relu", "file": file, "compatibility": {}}])
     (tmp_path / "relu_ctx.onnx").touch()
     assert "is not a path inside the manifest's folder" in refused(folder, code="EPB632")
+
+
+@pytest.mark.parametrize(
+    "place", ["../w.data", "../shared_assets/w.data", f"{ASSET}/../w.data", f"{ASSET}/other.data", f"/{ASSET}/w.data"]
+)
+def test_shared_file_outside_a_shared_asset_is_refused(snapdragon: Machine, tmp_path: Path, place: str) -> None:
+    folder = emit(tmp_path / "out", files=[{"path": "w.data", "role": "external-data", "shared": place}])
+    assert "is invalid: ValueError" in refused(folder, code="EPB632")
 
 
 def test_onnx_runtime_without_plugin_eps_is_refused(snapdragon: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

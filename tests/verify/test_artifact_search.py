@@ -128,6 +128,7 @@ def broken(path: Path, change: Any) -> ArtifactFolder:
     return artifact
 
 
+ASSET = f"../shared_assets/sha256-{'0' * 64}"
 BROKEN: dict[str, tuple[Any, str]] = {
     "no JSON": (lambda _: "{", "it is not JSON"),
     "nested without end": (lambda _: "[" * 200_000, "it is not JSON"),
@@ -142,6 +143,8 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "a size as text": (lambda document: document["files"][0].update(size="1"), "$.files[0].size"),
     "a path upwards": (lambda document: document["files"][0].update(path="../x"), "outside its folder"),
     "an absolute path": (lambda document: document["files"][0].update(path="/etc/hostname"), "outside its folder"),
+    "a file outside shared assets": (lambda document: document["files"][0].update(shared="../x"), "$.files[0].shared"),
+    "a way out of a shared asset": (lambda document: document["files"][0].update(shared=f"{ASSET}/../x"), "outside its folder"),
     "a model missing from the files": (lambda document: document["models"][0].update(file="x.onnx"), "but not its file"),
     "a signature of another kind": (
         lambda document: document["models"][0]["source"].update(inputs=[1]),

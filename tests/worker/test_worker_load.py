@@ -47,6 +47,7 @@ class Loader:
             "inputs": inputs or [],
             "compile": {"node_name_prefix": None},
             "read": "file",
+            "data_folder": None,
             "data_in_memory": None,
             "profile": None,
             "free_dimensions": {},

@@ -114,11 +114,14 @@ def _check_batches(
 def _open_session(artifact: ArtifactFolder, check: LiveCheck, lines: ProgressLines) -> Session:
     """Return the session for an artifact. With `here`, an environment without the EP is an answer: CannotLoad."""
     try:
-        return open_artifact_session(artifact, check, check.sources, lines)
+        session = open_artifact_session(artifact, check, check.sources, lines)
     except ToolchainError as error:
         if check.here and all(problem.code == _NO_EP for problem in error.problems):
             raise CannotLoad("; ".join(problem.message for problem in error.problems)) from error
         raise
+    return replace(
+        session, data_folders={model.path: model.data_folder for model in artifact.models if model.shared_data is not None}
+    )
 
 
 def _report_not_loaded(batch: _Batch, artifact: ArtifactFolder, check: LiveCheck, faulty: Mapping[str, str]) -> Iterator[Finding]:

@@ -65,6 +65,8 @@ class Session(Struct, frozen=True):
     custom_ops: tuple[CustomOpLibraries, ...] = ()
     from_memory: bool = False
     """True to pass models and their external data from memory. A session key names the folder of the context binaries."""
+    data_folders: Mapping[Path, Path] = field(default_factory=dict)
+    """Folders of external data by model, for models whose data is not beside them."""
 
     def with_sharing(self, *, share: bool) -> Session:
         """Return the session with sharing of contexts enabled or disabled."""
@@ -186,6 +188,7 @@ def _run(
 
 
 def _make_model_request(load: Load, session: Session) -> dict[str, Any]:
+    data_folder = session.data_folders.get(load.file)
     return {
         "name": load.name,
         "file": str(load.file.absolute()),
@@ -194,6 +197,7 @@ def _make_model_request(load: Load, session: Session) -> dict[str, Any]:
         "compile": {"node_name_prefix": None},
         "read": "file",
         "profile": load.profile,
+        "data_folder": str(data_folder.absolute()) if data_folder is not None else None,
         "data_in_memory": sorted(read_header(load.file).external_data) if session.from_memory else None,
         "free_dimensions": {},
         "denoted_dimensions": {},
