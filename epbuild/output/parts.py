@@ -97,10 +97,11 @@ class PartManifestFile(Struct, frozen=True):
         planned, part = self.part, self.part.part
         prefix = f"{part.folder}/" if part.folder else ""
         document = planned.made[0].document
-        by_path = {file.path: file for file in files}
+        by_path = {file.path: file for file in files} if self.shared else {}
         moved = [
             by_path[place]._replace(path=path, role="external-data", shared=posixpath.relpath(place, part.folder))
             for path, place in self.shared.items()
+            if path.startswith(prefix)
         ]
         manifest = PartManifest(
             recipe=self.recipe,
