@@ -10,30 +10,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from epbuild.core.atomic import new_file
 from epbuild.core.errors import BuildError, Problem, StepId, VerifyError
 from epbuild.onnxfile.edit.rewrite import NewNames, rename_nodes
+from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.member import Member
+from epbuild.plan.result import ContextNode
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedEp
-
-
-class NamedNode(Protocol):
-    """EPContext node of a model or of a stored result."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def source(self) -> str | None: ...
-
-    @property
-    def partition_name(self) -> str | None: ...
 
 
 def prefix_nodes(group: SessionGroup, member: Member, model: Path) -> None:
@@ -57,13 +45,15 @@ def prefix_nodes(group: SessionGroup, member: Member, model: Path) -> None:
         _check_renamed(group, member, header, read_header(draft), names)
 
 
-def check_known_nodes(group: SessionGroup, member: Member, nodes: Sequence[NamedNode]) -> None:
+def check_known_nodes(group: SessionGroup, member: Member, nodes: Sequence[EPContextNode | ContextNode]) -> None:
     """Raise BuildError (EPB440) if the nodes of an earlier compile of this model cannot have the prefix of the member."""
     if member.compile.node_name_prefix:
         _choose_names(group, member, nodes, member.compile.node_name_prefix)
 
 
-def _choose_names(group: SessionGroup, member: Member, nodes: Sequence[NamedNode], prefix: str) -> dict[int, NewNames]:
+def _choose_names(
+    group: SessionGroup, member: Member, nodes: Sequence[EPContextNode | ContextNode], prefix: str
+) -> dict[int, NewNames]:
     """Return the new names of the nodes to rename, by the index of the node."""
     eps = [_find_ep(group, node.source) for node in nodes]
     counts = Counter(ep.entry.ep for ep in eps if ep is not None)

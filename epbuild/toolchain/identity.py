@@ -23,7 +23,7 @@ import re
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -47,13 +47,6 @@ _TAGS = {
 }
 """Python's name of each platform. macOS is missing, as its names include the macOS version that the Python was built for."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-class Identified(Protocol):
-    """Toolchain whose identity is known, even if its environment does not exist on this machine."""
-
-    def identity(self, entries: Iterable[EpEntry], packages: Iterable[str] = ()) -> dict[str, Any]:
-        """Return the toolchain's part of the key document, for an action with these EPs and custom operator packages."""
 
 
 class ModuleIdentity(Struct, frozen=True):
@@ -85,6 +78,10 @@ class RecordedToolchain(Struct, frozen=True):
         }
         host = describe_host(used)
         return document if host is None else {**document, "host": host}
+
+
+Identified = Environment | RecordedToolchain
+"""Toolchain whose identity is known, even if its environment does not exist on this machine."""
 
 
 def build_record_documents(
