@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -275,10 +274,10 @@ class Verify(ActionType[Verification, VerificationResult]):
     result = VerificationResult
 
     def resolve_inputs(self, action: Verification, needed: Sequence[Made], store: BlobStore) -> Verification:
-        action = dataclasses.replace(action, compiled=tuple(made for made in needed if isinstance(made.action, SessionGroup)))
+        action = replace(action, compiled=tuple(made for made in needed if isinstance(made.action, SessionGroup)))
         made = {item.action.id: list_prepared_files(item, store) for item in needed if isinstance(item.action, Preparation)}
         members = (_select_reference(action, _add_made_source(checked, made)) for checked in action.members)
-        return dataclasses.replace(action, members=tuple(members))
+        return replace(action, members=tuple(members))
 
     def key_document(self, action: Verification, inputs: KeyInputs) -> dict[str, Any]:
         return build_verification_document(action, inputs.digests, inputs.toolchain)

@@ -7,7 +7,6 @@ action key, so a mistake in the encoding leads to a refusal, never to a wrong re
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -162,7 +161,7 @@ def parse_action(request: ActionRequest, store: BlobStore) -> Action:
         case "verify":
             compiled = _decode(tuple[_SentResult, ...], _restore_groups(document.get("compiled")), store)
             action = _decode(Verification, {**_restore_entries(document), "compiled": []}, store)
-            return dataclasses.replace(action, compiled=tuple(sent.made for sent in compiled))
+            return replace(action, compiled=tuple(sent.made for sent in compiled))
         case "measure":
             compiled = _decode(tuple[_SentResult, ...], _restore_groups(document.get("compiled")), store)
             measurement = _decode(ModelMeasurement, {**_restore_entries(document), "compiled": []}, store)
@@ -217,8 +216,6 @@ def encode(value: object, digests: Mapping[Path, str]) -> Any:
         case Struct():
             names = [name for name in value.__struct_fields__ if name not in _LOCAL_FIELDS.get(type(value), ())]
             return {name: encode(getattr(value, name), digests) for name in names}
-        case Verification():
-            return {part.name: encode(getattr(value, part.name), digests) for part in dataclasses.fields(value)}
         case Mapping():
             return {name: encode(item, digests) for name, item in value.items()}
         case tuple() | list():

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from epbuild.core.atomic import new_file
 from epbuild.core.errors import BuildError, Problem, StepId, VerifyError
@@ -107,6 +108,7 @@ def _check_renamed(
 
 
 def _strip_offsets(header: ModelHeader) -> ModelHeader:
+    declared = header.declarations
     # New names change the offset of an embedded context in the file, but not its size.
-    nodes = tuple(replace(node, payload=(0, node.payload[1]) if node.payload else None) for node in header.ep_context_nodes)
-    return replace(header, ep_context_nodes=nodes)
+    nodes = tuple(replace(node, payload=(0, node.payload[1]) if node.payload else None) for node in declared.ep_context_nodes)
+    return replace(declared, ep_context_nodes=nodes)

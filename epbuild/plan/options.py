@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from epbuild.catalog.catalog import BUILT_IN, Catalog, find_run_option, find_session_key, get_full_name, get_short_name
 from epbuild.catalog.entries import EpEntry
@@ -28,8 +27,7 @@ _RELATIVE = "Paths are relative to the recipe."
 _OWN_NAME = re.compile(r"exec.*$", re.IGNORECASE)
 
 
-@dataclass
-class TargetPlanner:
+class TargetPlanner(Struct):
     """Planner of targets. Paths of plugin libraries are relative to `base`. Invalid settings are added to `problems`."""
 
     catalog: Catalog
@@ -284,8 +282,7 @@ def _find_runtime(eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> 
     return _find_pinned_release(toolchain, (_RUNTIME, *builds))
 
 
-@dataclass
-class _OptionRules:
+class _OptionRules(Struct):
     """Rules for settings of one kind: options of an EP, or session keys.
 
     `release` is the pinned release that will read the settings. If `strict` is true, settings that the release does not support are
@@ -314,8 +311,7 @@ class _OptionRules:
         return self._found[key]
 
 
-@dataclass
-class _OptionValidator:
+class _OptionValidator(Struct):
     """Validator of settings of one kind, with their canonical values."""
 
     rules: _OptionRules

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.cache.memo import NO_MEMO, Memo
@@ -109,8 +109,7 @@ def check_partial_recipe(recipe: Recipe) -> list[Problem]:
     return work.problems
 
 
-@dataclass
-class _Work:
+class _Work(Struct, dict=True):
     """Plan under construction: the steps, actions and problems so far."""
 
     recipe: Recipe

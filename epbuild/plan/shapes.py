@@ -5,7 +5,6 @@ The checks need only the model's header. They run during planning if the model i
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +46,7 @@ def resolve_header(member: Member, header: ModelHeader) -> ModelHeader:
     inputs, outputs = (
         tuple(_override_sizes(value, member.model) for value in values) for values in (header.inputs, header.outputs)
     )
-    return dataclasses.replace(header, inputs=inputs, outputs=outputs)
+    return replace(header, inputs=inputs, outputs=outputs)
 
 
 def read_stored_header(graph: Path) -> ModelHeader | None:

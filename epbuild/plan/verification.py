@@ -8,7 +8,6 @@ The thresholds of metrics are not part of the key. A stored result can therefore
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -116,8 +115,7 @@ class CheckedMember(Struct, frozen=True):
         return self.choice.unjudged == "fail" or (self.choice.unjudged is None and self.is_gate)
 
 
-@dataclasses.dataclass(frozen=True)
-class Verification(InTarget):
+class Verification(InTarget, Struct, frozen=True, dict=True):
     """Verification of one group's models for one target."""
 
     group: str
@@ -127,7 +125,7 @@ class Verification(InTarget):
     """Time limit of one process in seconds. None means no limit."""
     memory_asked: int | None = None
     custom_ops: tuple[CustomOpLibraries, ...] = ()
-    compiled: tuple[Made, ...] = dataclasses.field(default=(), compare=False)
+    compiled: tuple[Made, ...] = ()
     """Results of the session groups. Empty until the results are known."""
 
     @property
@@ -255,7 +253,7 @@ def with_inputs(
         )
         reference = chosen_one or "source"
         found.append(replace(checked, member=member, inputs=files, reference=reference, metric=metric, runner=runner))
-    return dataclasses.replace(verification, members=tuple(found))
+    return replace(verification, members=tuple(found))
 
 
 def _stage_command(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Argument, Position, Problem, RecipeError
@@ -469,4 +468,4 @@ def _reduce_group(group: MappingNode, item: Node, model: Reference) -> MappingNo
 
 def _replace_value(node: MappingNode, key: str, value: Node) -> MappingNode:
     """Return a copy of the mapping with a new value for an existing key."""
-    return merge_nodes(node, msgspec.structs.replace(node, entries={key: node.entries[key]._replace(node=value)}))
+    return merge_nodes(node, replace(node, entries={key: node.entries[key]._replace(node=value)}))

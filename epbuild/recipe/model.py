@@ -5,7 +5,6 @@ Objects that messages refer to have a field `where`, which is their position in 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -498,8 +497,7 @@ class Defaults(Struct, frozen=True):
 NO_DEFAULTS: Final = Defaults()
 
 
-@dataclasses.dataclass(frozen=True)
-class Recipe:
+class Recipe(Struct, frozen=True, dict=True):
     """Recipe, validated and expanded."""
 
     file: Path
@@ -520,7 +518,7 @@ class Recipe:
     """Files of the recipe: the main file first, then the files that it extends and includes."""
     names: tuple[Path, ...] = ()
     """Paths that were used to open the files. Because of links, several paths may lead to the same file."""
-    digests: Mapping[Path, str] = dataclasses.field(default_factory=dict, compare=False)
+    digests: Mapping[Path, str] = field(default_factory=dict)
     """SHA-256 of the content of each file in `files`, as read."""
     digest: str = ""
     """Digest of the recipe schema, of all files, and of the values that templates in the files use."""

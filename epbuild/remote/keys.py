@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 from epbuild.core.errors import Problem, StoreError
 from epbuild.recipe.remote_address import PUBLIC_KEY
@@ -25,13 +26,15 @@ class BadKey(ValueError):
         super().__init__(f"{message}. {hint}")
 
 
-@dataclass(frozen=True)
-class SigningKey:
+class SigningKey(Struct, frozen=True):
     """Signing key with the public key that other users trust."""
 
-    text: str = field(repr=False)
+    text: str
     """Secret key, in the format of the variable EPBUILD_SIGNING_KEY."""
     public: str
+
+    def __repr__(self) -> str:
+        return f"SigningKey(public={self.public!r})"  # without the secret key
 
     @classmethod
     def generate(cls) -> SigningKey:

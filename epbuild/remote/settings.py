@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from epbuild.core.errors import Location, Position, Problem, RecipeError
 from epbuild.core.user_folders import find_settings_file
@@ -24,15 +25,14 @@ Mode = Literal["off", "read", "write"]
 _OFF = "off"
 
 
-@dataclass(frozen=True)
-class RemoteSettings:
+class RemoteSettings(Struct, frozen=True):
     """Settings of a remote cache: its address, the trusted keys (None: any), and the signing key."""
 
     address: RemoteAddress
     """Address of the remote cache. A directory has an absolute path."""
     trust: frozenset[str] | None
     signer: SigningKey | None = None
-    authorization: str | None = field(default=None, repr=False)
+    authorization: str | None = None
     anonymous: bool = False
     """True if this machine's credentials are withheld, because the address comes from a recipe, which may be untrusted."""
     uploads_inputs: bool = False

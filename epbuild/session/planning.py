@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -127,7 +125,7 @@ def resolve_remote(request: Request, recipe: Recipe) -> RemoteSettings | None:
     mode = "off" if chosen.offline else chosen.mode
     user = read_user_cache() if mode != "off" else None
     found = resolve_remote_settings(recipe.cache, recipe.directory, os.environ, mode, insecure=chosen.insecure, user=user)
-    return dataclasses.replace(found, uploads_inputs=True) if found is not None and request.cluster is not None else found
+    return replace(found, uploads_inputs=True) if found is not None and request.cluster is not None else found
 
 
 def get_workspace_folder(recipe: Path) -> Path:
@@ -193,8 +191,7 @@ class RemoteModels(Struct, frozen=True):
         return remote.graph
 
 
-@dataclass
-class _FetchReporter:
+class _FetchReporter(Struct):
     """Reporter of the progress of fetching a model's files."""
 
     model: str

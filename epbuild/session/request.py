@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,7 +70,7 @@ class Request(Struct, frozen=True):
 
     def without_programs(self) -> Request:
         """Return a copy of this request that starts no interpreters. Unknown toolchains then stay unknown."""
-        return replace(self, toolchains=dataclasses.replace(self.toolchains, may_run=False))
+        return replace(self, toolchains=replace(self.toolchains, may_run=False))
 
     @property
     def writes(self) -> bool:

@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.actions.types import is_stored
@@ -57,8 +57,7 @@ if TYPE_CHECKING:
     from epbuild.survey.snapshot import Moment
 
 
-@dataclass(kw_only=True)
-class Session:
+class Session(Struct, kw_only=True):
     """One recipe with everything that a command opens for it: plan, lock, toolchains, workspace, store and remote cache."""
 
     request: Request

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -101,8 +100,7 @@ class Environment(Struct, frozen=True):
         return packages.get(RUNTIME) or next((packages[name] for name in sorted(packages) if name.startswith(RUNTIME)), "unknown")
 
 
-@dataclass(frozen=True)
-class Toolchains:
+class Toolchains(Struct, frozen=True):
     """Environments of toolchains: provisioned below `home`, or existing ones with an interpreter that a recipe names."""
 
     home: Path

@@ -15,7 +15,7 @@ from epbuild.toolchain.environment import Toolchains
 ASKED = {"toolchain": {"name": "t", "where": ["epbuild.yaml", 1, 1]}, "entries": [], "records": [], "packages": {}}
 
 
-class FailingToolchains(Toolchains):
+class FailingToolchains(Toolchains, frozen=True):
     """Stand-in that fails as a killed uv does."""
 
     def prepare(self, *arguments: Any, **options: Any) -> Any:

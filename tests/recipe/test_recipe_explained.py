@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shutil
@@ -52,7 +51,7 @@ def meaning(file: Path) -> Any:
     """Return the content of a recipe without its positions, defaults and files."""
     recipe = load(file)
     apart = {"file", "files", "names", "digests", "digest", "folders", "defaults"}
-    return {item.name: _plain(getattr(recipe, item.name)) for item in dataclasses.fields(recipe) if item.name not in apart}
+    return {name: _plain(value) for name, value in msgspec.structs.asdict(recipe).items() if name not in apart}
 
 
 def _plain(value: Any) -> Any:

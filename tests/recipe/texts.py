@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +122,6 @@ def values(thing: Any) -> Any:
     fields = thing._asdict() if hasattr(thing, "_asdict") else None
     if isinstance(thing, msgspec.Struct):
         fields = msgspec.structs.asdict(thing)
-    elif dataclasses.is_dataclass(thing):
-        fields = {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
     if fields is not None:
         return {name: values(value) for name, value in fields.items() if not name.endswith("where") and name not in _OF_FILES}
     if isinstance(thing, dict):

@@ -132,17 +132,13 @@ def context_model(contexts: Mapping[str, str | bytes], takes: str = "x", gives: 
     return helper.make_model(helper.make_graph(nodes, "graph", values[takes], values[gives]))
 
 
-class DescribedToolchains(Toolchains):
+class DescribedToolchains(Toolchains, frozen=True, kw_only=True):
     """Toolchains with the packages of a workshop, whose environments run the workshop's worker."""
 
-    def __init__(self, workshop: Workshop) -> None:
-        super().__init__(workshop.cache / "toolchains")
-        object.__setattr__(self, "_workshop", workshop)
-
-    _workshop: Workshop
+    workshop: Workshop
 
     def is_ready(self, *asked: object, **more: object) -> bool:
-        return self._workshop.toolchain_is_there
+        return self.workshop.toolchain_is_there
 
     def prepare(
         self,
@@ -153,7 +149,7 @@ class DescribedToolchains(Toolchains):
         packages: object = (),
         listener: object = None,
     ) -> Environment:
-        return self._workshop.prepare(toolchain, locked)
+        return self.workshop.prepare(toolchain, locked)
 
 
 class Workshop:
@@ -186,7 +182,12 @@ class Workshop:
 
     @property
     def request(self) -> Request:
-        return Request(self.folder / "epbuild.yaml", jobs=1, remote=self.remote, toolchains=DescribedToolchains(self))
+        return Request(
+            self.folder / "epbuild.yaml",
+            jobs=1,
+            remote=self.remote,
+            toolchains=DescribedToolchains(self.cache / "toolchains", workshop=self),
+        )
 
     def survey(self) -> Survey:
         return survey(self.request)

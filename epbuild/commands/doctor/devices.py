@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import tempfile
 import threading
@@ -278,7 +277,7 @@ def _plan_target_probe(recipe: Recipe, target: str, folder: Path) -> SessionGrou
     member = GroupMember(NAME, Reference(NAME, where), CompileSettings(), Expectation(fallback_nodes="any"))
     group = GroupSpec(NAME, where, (member,), (Reference(target, where),), share_weights=False)
     model = ModelSpec(NAME, where, str(source), where)
-    probe = dataclasses.replace(recipe, models={NAME: model}, groups={NAME: group}, outputs=())
+    probe = replace(recipe, models={NAME: model}, groups={NAME: group}, outputs=())
     [planned] = make_plan(probe).session_groups.values()
     return planned
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.digest import hash_file, hash_part
@@ -304,8 +304,9 @@ def _have_same_content(file: Path, other: Path) -> bool:
 
 
 def _strip_context(header: ModelHeader) -> ModelHeader:
-    nodes = tuple(replace(node, reference=None, payload=None, embed_mode=0) for node in header.ep_context_nodes)
-    return replace(header, ep_context_nodes=nodes)
+    declared = header.declarations
+    nodes = tuple(replace(node, reference=None, payload=None, embed_mode=0) for node in declared.ep_context_nodes)
+    return replace(declared, ep_context_nodes=nodes)
 
 
 def _stage_data(new: Sequence[_Draft], draft_folder: Path) -> list[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from epbuild.core.digest import hash_bytes
 from epbuild.core.safepath import BadReference, MissingReference, locate, shorten_reference
@@ -39,8 +41,7 @@ SCHEMA_TYPES: Final[Mapping[str, str]] = {name: "INT" if name in _SCHEMA_INTEGER
 _MAX_OTHER = 64 * 1024
 
 
-@dataclass(frozen=True)
-class EPContextNode:
+class EPContextNode(Struct, frozen=True):
     """`com.microsoft::EPContext` node, with the attributes of the schema or their defaults.
 
     `reference` is the path of the context binary as written (embed_mode 0). `payload` is the position of the embedded
@@ -69,12 +70,17 @@ class EPContextNode:
     reference: str | None = None
     payload: tuple[int, int] | None = None
     others: Mapping[str, int | str] = field(default_factory=dict)
-    unread: Mapping[str, str] = field(default_factory=dict, compare=False)
+    unread: Mapping[str, str] = field(default_factory=dict)
     depth: int = 0
-    path: tuple[Field, ...] = field(default=(), repr=False, compare=False)
-    reference_path: tuple[Field, ...] = field(default=(), repr=False, compare=False)
-    payload_path: tuple[Field, ...] = field(default=(), repr=False, compare=False)
-    written: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)
+    path: tuple[Field, ...] = ()
+    reference_path: tuple[Field, ...] = ()
+    payload_path: tuple[Field, ...] = ()
+    written: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def declaration(self) -> EPContextNode:
+        """Copy without positions in the file and without unread attributes, for comparison with a node of another file."""
+        return replace(self, unread={}, path=(), reference_path=(), payload_path=(), written=())
 
 
 def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:

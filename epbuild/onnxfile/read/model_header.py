@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.onnxfile.read.epcontext import EPContextNode
 
@@ -68,8 +68,7 @@ class NamedNode(NamedTuple):
     operator: str
 
 
-@dataclass(frozen=True)
-class ModelHeader:
+class ModelHeader(Struct, frozen=True):
     """Declarations of an ONNX model.
 
     `inputs` excludes inputs that are also initializers. `operators` counts nodes by (domain, op_type) as written.
@@ -97,8 +96,13 @@ class ModelHeader:
     """Nodes that are not EPContext nodes, if their names were requested."""
     initialized_inputs: tuple[ValueInfo, ...] = ()
     """Inputs that `inputs` excludes, because they are also initializers."""
-    tensors: tuple[TensorBytes, ...] = field(default=(), repr=False, compare=False)
+    tensors: tuple[TensorBytes, ...] = ()
     """All tensors in file order, including tensors in subgraphs, functions and attributes."""
+
+    @property
+    def declarations(self) -> ModelHeader:
+        """Copy without positions in the file and without unread attributes, for comparison with the header of another file."""
+        return replace(self, ep_context_nodes=tuple(node.declaration for node in self.ep_context_nodes), tensors=())
 
     @property
     def external_locations(self) -> tuple[str, ...]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.core.records import convert
 from epbuild.onnxfile.read.model_header import Dimension, ModelHeader, ValueInfo, get_symbol

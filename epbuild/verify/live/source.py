@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -90,8 +89,7 @@ class WrongSource(NoSource):
     """Error for a source model that is damaged, or that is not the model that was compiled."""
 
 
-@dataclass(frozen=True)
-class Sources:
+class Sources(Struct, frozen=True):
     """Lookup of source models in files that the user names and in a recipe's plan."""
 
     named: Mapping[str, Path]

@@ -7,13 +7,13 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from msgspec import field
 from msgspec.structs import replace
 from onnx import TensorProto, helper
 
@@ -39,8 +39,7 @@ pytestmark = pytest.mark.slow  # every test starts processes
 NAMES = ("prefill", "decode")
 
 
-@dataclass(frozen=True)
-class OneToolchain(Toolchains):
+class OneToolchain(Toolchains, frozen=True):
     """Single toolchain for all requirements, and the requests of its workers."""
 
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -58,8 +57,7 @@ class OneToolchain(Toolchains):
         return replace(found, run_worker=run_worker)
 
 
-@dataclass(frozen=True)
-class PlannedSources(Sources):
+class PlannedSources(Sources, frozen=True):
     """Sources of a recipe with QNN as `planned`."""
 
     planned: PlannedEp = field(default_factory=planned)
@@ -68,7 +66,7 @@ class PlannedSources(Sources):
         return {QNN: self.planned}
 
 
-class Unasked(Sources):
+class Unasked(Sources, frozen=True):
     """Sources that must not be asked how to load a model."""
 
     def find_eps(self, document: Any) -> dict[str, PlannedEp]:
@@ -220,7 +218,7 @@ def test_sharing_models_are_opened_together_with_the_sharing_option(folder: Path
 def test_limitations_of_the_ep_fail_only_in_strict_checks(folder: Path, strict: bool) -> None:
     known = replace(entry(QNN), cannot=(Limitation("load models that share", "it crashes", "measured", symptom="its reason"),))
     behave(folder, "prefill_ctx", open="crash")
-    limited = dataclasses.replace(sources(folder), planned=planned(entry=known))
+    limited = replace(sources(folder), planned=planned(entry=known))
     found = tried(folder, LiveCheck(numbers=True, strict=strict, sources=limited), share=True)
     assert set(found) == {(check, name) for check in ("load", "numbers") for name in NAMES}
     assert {finding.outcome for finding in found.values()} == {"failed" if strict else "skipped"}

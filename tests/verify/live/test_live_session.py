@@ -6,11 +6,11 @@ import dataclasses
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import field
 from msgspec.structs import replace
 from onnx import helper
 
@@ -41,8 +41,7 @@ DOCUMENT: Mapping[str, Any] = {"python": HERE, "platform": "linux-x86_64", "dist
 PINS = ("onnxruntime-qnn==2.7.0", "onnxruntime==1.31.1")
 
 
-@dataclass(frozen=True)
-class Home(Toolchains):
+class Home(Toolchains, frozen=True):
     """Folder of toolchains whose contents `holds` lists by requirements. It records each request."""
 
     holds: dict[tuple[str, ...], Mapping[str, str]] = field(default_factory=dict)
@@ -179,15 +178,13 @@ def artifact(folder: Path, ep: str = QNN, *, device: Mapping[str, Any] | None = 
     return ArtifactFolder(folder, (), "", Manifest("g", "npu", False, {ep: options}, (), {}, None, document))
 
 
-class Recipe(Sources):
+class Recipe(Sources, frozen=True, kw_only=True):
     """Recipe with one EP as planned."""
 
-    def __init__(self, *planned: PlannedEp) -> None:
-        super().__init__({})
-        object.__setattr__(self, "planned", planned)
+    planned: PlannedEp
 
     def find_eps(self, document: Mapping[str, Any] | None) -> dict[str, PlannedEp]:
-        return {ep.entry.ep: ep for ep in self.planned}  # type: ignore[attr-defined]
+        return {self.planned.entry.ep: self.planned}
 
 
 def opened(home: Home, found: ArtifactFolder, sources: Sources = Sources({}), **wanted: Any) -> Session:  # noqa: B008 - frozen
@@ -224,7 +221,7 @@ def test_an_option_file_is_the_recipes_or_the_option_is_omitted(home: Home) -> N
     mine = home.home / "libMine.so"
     files = {"backend_path": OptionFile(mine, staged)}
     planned = PlannedEp(entry(QNN), DeviceChoice("npu"), {}, files, home.home / "ep.so", frozenset())
-    session = opened(home, found, sources=Recipe(planned))
+    session = opened(home, found, sources=Recipe({}, planned=planned))
     (ep,) = session.eps
     assert (ep.provider_options["backend_path"], session.lacking) == (str(mine.resolve()), ())
     assert (ep.device.type, ep.library) == ("npu", home.home / "ep.so")
@@ -280,7 +277,7 @@ def test_a_library_of_custom_operators_is_found_through_the_recipe(home: Home) -
     mine = CustomOpLibraries("libmine.so", Position("epbuild.yaml", 1, 1), home.home / "libmine.so")
     group = replace(sharing_group("prefill"), custom_ops=(mine,))
 
-    class Planned(Sources):
+    class Planned(Sources, frozen=True):
         def find_group(self, document: Mapping[str, Any] | None, member: str | None = None) -> SessionGroup | None:
             return group
 
