@@ -128,9 +128,7 @@ class TargetPlanner(Struct):
             files=files,
             library=self._find_library(choice, found),
             unkeyed=checked.unkeyed,
-            only_compiling=frozenset(
-                name for name, option in checked.options.items() if option.only_compiling(checked.values[name])
-            ),
+            only_compiling=frozenset([name for name, result in checked.results.items() if result.only_compiling]),
         )
         return planned, checked.unchecked
 
@@ -193,6 +191,8 @@ class TargetPlanner(Struct):
                 self.problems.append(Problem("EPB218", f"device metadata '{key}': {error.message}", choice.ep.where, error.hint))
 
     def _check_once(self, target: Target) -> None:
+        if len(target.eps) == 1:
+            return
         seen: set[str] = set()
         for choice in target.eps:
             if choice.ep.name and choice.ep.name in seen:
@@ -206,12 +206,11 @@ class TargetPlanner(Struct):
         """Return the files that options name, by option and number, and option values with staged names instead of paths."""
         files: dict[str, OptionFile] = {}
         staged: dict[str, str] = {}
-        for name, option in checked.options.items():
-            value = checked.values[name]
-            if option.type == "folder":
-                use_slashes(value, settings[name].where, self.problems)
+        for name, result in checked.results.items():
+            if result.option.type == "folder":
+                use_slashes(result.value, settings[name].where, self.problems)
             names = []
-            for number, text in enumerate(option.files(value)):
+            for number, text in enumerate(result.files):
                 path = use_slashes(text, settings[name].where, self.problems)
                 # Relative to the file that contains the option. That may be an included file.
                 here = Path(settings[name].where.file).parent / path
@@ -221,7 +220,7 @@ class TargetPlanner(Struct):
                 names.append(f"options/{owner}/{name}/{number}/{PureWindowsPath(path).name}")
                 files[name if number == 0 else f"{name} {number + 1}"] = OptionFile(here, names[-1])
             if names:
-                staged[name] = option.with_files(value, names)
+                staged[name] = result.option.with_files(result.value, names)
         return files, staged
 
     def _find_library(self, choice: EpChoice, found: EpEntry) -> Path | None:
@@ -282,6 +281,17 @@ def _find_runtime(eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> 
     return _find_pinned_release(toolchain, (_RUNTIME, *builds))
 
 
+class _CheckedValue(Struct, frozen=True):
+    """Option with a canonical value, and everything that follows from the two. Thousands of targets may have the same value."""
+
+    option: Option
+    value: str
+    is_known: bool
+    """True if the release supports the option."""
+    files: tuple[str, ...]
+    only_compiling: bool
+
+
 class _OptionRules(Struct):
     """Rules for settings of one kind: options of an EP, or session keys.
 
@@ -295,10 +305,10 @@ class _OptionRules(Struct):
     release: _Release | None
     find: Callable[[str], Option]
     canonical: Callable[[Option, object], str]
-    _found: dict[tuple[str, type, object], tuple[Option, str, bool]] = field(default_factory=dict)
+    _found: dict[tuple[str, type, object], _CheckedValue] = field(default_factory=dict)
 
-    def apply(self, name: str, value: object) -> tuple[Option, str, bool]:
-        """Return the option, its canonical value, and True if the release supports the option. Raises UnknownName and BadValue."""
+    def apply(self, name: str, value: object) -> _CheckedValue:
+        """Return the option with its canonical value. Raises UnknownName and BadValue."""
         key = (name, type(value), value)
         if key not in self._found:
             option, release = self.find(name), self.release
@@ -307,7 +317,8 @@ class _OptionRules(Struct):
                 message = f"{release} does not support the {self.kind} '{option.name}', which is available {option.releases}"
                 hint = f"Pin a release that supports it, or set {self.escape} on the target to pass it without a check."
                 raise UnknownName(message, hint)
-            self._found[key] = option, self.canonical(option, value), known
+            text = self.canonical(option, value)
+            self._found[key] = _CheckedValue(option, text, known, option.files(text), option.only_compiling(text))
         return self._found[key]
 
 
@@ -317,7 +328,7 @@ class _OptionValidator(Struct):
     rules: _OptionRules
     problems: list[Problem]
     values: dict[str, str] = field(default_factory=dict)
-    options: dict[str, Option] = field(default_factory=dict)
+    results: dict[str, _CheckedValue] = field(default_factory=dict)
     failed: bool = False
     unchecked: list[str] = field(default_factory=list)
     unkeyed: frozenset[str] = frozenset()
@@ -325,14 +336,14 @@ class _OptionValidator(Struct):
     def check(self, settings: Mapping[str, Setting]) -> None:
         for name, setting in settings.items():
             try:
-                option, self.values[name], known = self.rules.apply(name, setting.value)
+                checked = self.rules.apply(name, setting.value)
             except UnknownName as error:
                 self._add_unknown(name, setting, error)
             except BadValue as error:
                 self._add_problem("EPB212", f"{self.rules.kind} '{name}': {error.message}", setting.where, error.hint)
             else:
-                self.options[name] = option
-                if not known:
+                self.results[name], self.values[name], option = checked, checked.value, checked.option
+                if not checked.is_known:
                     self.unchecked.append(option.name)
                 if not option.is_keyed:
                     self.unkeyed |= {name}

@@ -204,11 +204,14 @@ class _Work(Struct, dict=True):
         merging = plan_merging(group, group.merge, self.problems) if group.merge is not None else None
         genai = plan_genai(group, group.genai, self.recipe.directory, self.problems) if group.genai is not None else None
         adapters = plan_adapters(group, self.recipe.directory, self.problems)
+        targets = [self.targets[reference.name] for reference in group.targets if reference.name in self.targets]
+        if not targets or (merging is None and group.merge is not None):
+            return
         sessions = list_sessions(group)
-        for reference in group.targets:
-            target = self.targets.get(reference.name)
-            if target is not None and (merging is not None or group.merge is None):
-                self._add_steps(group, target, sessions, merging, genai, adapters)
+        members = {member.name: member for member in group.members}
+        needs = {name: self._add_preparations(self.recipe.models[member.model.name]) for name, member in members.items()}
+        for target in targets:
+            self._add_steps(group, target, sessions, needs, merging, genai, adapters)
 
     def _check_members(self, group: GroupSpec) -> None:
         if group.share_initializers and len(group.members) == 1:
@@ -248,15 +251,14 @@ class _Work(Struct, dict=True):
         group: GroupSpec,
         target: PlannedTarget,
         sessions: Sequence[Session],
+        needs: Mapping[str, tuple[str, ...]],
         merging: Merging | None,
         genai: Genai | None,
         adapters: Mapping[str, Path],
     ) -> None:
         place = f"{group.name}/{target.name}"
-        members = list({member.name: member for member in group.members}.values())
-        needs = {member.name: self._add_preparations(self.recipe.models[member.model.name]) for member in members}
         groups = [self._add_session(group, target, session, needs) for session in sessions]
-        verification = self._add_verification(groups, members)
+        verification = self._add_verification(groups, group.members)
         measurement = self._add_measurement(group, groups)
         for index, output in enumerate(self.recipe.outputs):
             if not output.is_for(group.name, target.name):

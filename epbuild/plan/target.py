@@ -107,7 +107,7 @@ class PlannedTarget(Struct, frozen=True, dict=True):
     @cached_property
     def compiling(self) -> tuple[PlannedEp, ...]:
         """EPs that compile. This excludes the CPU EP, which runs the nodes that no other EP took."""
-        return tuple(ep for ep in self.eps if ep.entry.sources)
+        return tuple([ep for ep in self.eps if ep.entry.sources])
 
     @property
     def writes_diagnostics(self) -> bool:
@@ -129,7 +129,7 @@ class PlannedTarget(Struct, frozen=True, dict=True):
     @property
     def graph_optimization_level(self) -> GraphOptimization:
         """Default graph optimization level: the catalog's level for the first EP that compiles."""
-        return next((ep.entry.graph_optimization_level for ep in self.compiling), "disable_all")
+        return self.compiling[0].entry.graph_optimization_level if self.compiling else "disable_all"
 
     @property
     def leaves_to_cpu(self) -> bool:

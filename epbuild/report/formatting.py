@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -149,4 +148,6 @@ def _format_markdown_row(cells: Iterable[str]) -> str:
 
 
 def _format_html_row(tag: str, cells: Iterable[str]) -> str:
+    import html  # imported here because few tables are HTML
+
     return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"

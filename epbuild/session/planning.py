@@ -30,8 +30,7 @@ from epbuild.recipe.model import ModelSpec, Recipe
 from epbuild.remote.settings import RemoteSettings, read_user_cache, resolve_remote_settings
 from epbuild.session.events import Fetched, Fetching
 from epbuild.session.lock import check_lock, find_locked_wheels
-from epbuild.session.provisioning import ONLINE
-from epbuild.session.request import Request
+from epbuild.session.request import ONLINE, Request
 
 if TYPE_CHECKING:
     from epbuild.engine.events import Progress

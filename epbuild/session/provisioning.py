@@ -22,6 +22,7 @@ from epbuild.engine.events import Progress, Warned
 from epbuild.plan.key import describe_differences
 from epbuild.plan.steps import Action
 from epbuild.session.events import ToolchainFailed, ToolchainInstalling, ToolchainReady, ToolchainStarted
+from epbuild.session.request import ONLINE
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.provision import InstallProgress
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from epbuild.session.lock import HeldLock
     from epbuild.session.toolchains import PlanToolchains
 
-ONLINE = "Run the command once without --offline."
 _LOCK_IT = "provisioned only to compute keys; with a lock (`epbuild lock`), this is skipped if all results are shared"
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 2.0

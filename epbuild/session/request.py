@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from epbuild.plan.shards import Shard
     from epbuild.remote.settings import Mode
 
+ONLINE = "Run the command once without --offline."
+"""Hint of errors for files that have not been downloaded yet."""
+
 
 class RemoteChoice(Struct, frozen=True):
     """Use of the remote cache, if there is one. If `offline` is true, the network is not used."""
