@@ -24,7 +24,7 @@ _BYTECODE = "PYTHONDONTWRITEBYTECODE"
 _HERE = (sys.platform, platform.machine().lower())
 _SUPPORTED = {("linux", "x86_64"), ("win32", "amd64")}
 
-settings.register_profile("sample", max_examples=25, deadline=None, derandomize=True, database=None)
+settings.register_profile("sample", max_examples=15, deadline=None, derandomize=True, database=None)
 settings.register_profile(
     "exhaustive", max_examples=2000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )

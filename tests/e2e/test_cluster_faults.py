@@ -71,6 +71,7 @@ def failures(events: list[dict[str, Any]]) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.exhaustive  # tests/cluster/test_liveness.py finds frozen workers by day
 def test_a_frozen_worker_is_replaced_even_with_default_scheduler_settings(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "cluster", workers=1, settings=DASKS_OWN) as cluster:
         project = slow_project(tmp_path, cluster, "freezes")
@@ -104,6 +105,7 @@ def test_an_action_that_kills_its_workers_fails_without_affecting_others(tmp_pat
         assert LEFT in compiled(project.build(*on(cluster)))
 
 
+@pytest.mark.exhaustive  # tests/session/test_remote_machines.py does so without a cluster by day
 def test_a_worker_with_another_release_gets_no_work_and_one_warning(own: Cluster, tmp_path: Path) -> None:
     older = "import sys, epbuild; epbuild.__version__ = '0.0.1'; from epbuild.__main__ import main; sys.exit(main())"
     own.start_worker(program=("-c", older)).wait_for("working for")
@@ -134,6 +136,7 @@ def other_toolchains(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.exhaustive  # tests/cluster/test_executor.py lets a worker refuse a toolchain by day
 def test_a_worker_with_another_toolchain_gets_no_work_and_one_warning(own: Cluster, tmp_path: Path) -> None:
     changed = str(other_toolchains(tmp_path / "toolchains"))
     own.start_worker(environment={"EPBUILD_TOOLCHAIN_DIR": changed}).wait_for("working for")
@@ -149,6 +152,7 @@ def test_a_worker_with_another_toolchain_gets_no_work_and_one_warning(own: Clust
     assert str(other.process.pid) in text
 
 
+@pytest.mark.exhaustive  # by day, workers refuse other actions, and builds of this machine meet a full disk
 def test_a_full_disk_moves_actions_to_another_worker_or_fails_clearly(own: Cluster, tmp_path: Path) -> None:
     own.start_worker(file_size=SMALL).wait_for("working for")
     roomy, full = own.workers

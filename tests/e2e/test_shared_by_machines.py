@@ -27,7 +27,7 @@ pytestmark = pytest.mark.gate
 OURS = SigningKey.generate()
 GROUPS, MANY_GROUPS = 8, 30
 """Number of groups of concurrent machines, without and with `-m exhaustive`."""
-EXAMPLES = 8 if settings().max_examples < 100 else 200
+EXAMPLES = 4 if settings().max_examples < 100 else 200
 Machine = Callable[[str], Project]
 
 
