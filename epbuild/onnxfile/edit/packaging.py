@@ -12,9 +12,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.catalog.entries import EpEntry
-from epbuild.core.digest import hash_file, hash_part
+from epbuild.core.digest import hash_file
 from epbuild.core.errors import ChangeRefused, Problem, VerifyError
-from epbuild.core.safepath import BadReference, check_reference, open_regular, resolve_links
+from epbuild.core.safepath import BadReference, check_reference, resolve_links
 from epbuild.core.shown import format_path
 from epbuild.onnxfile.edit.compiled import References, find_binary, find_context_weights, find_data, read_compiled
 from epbuild.onnxfile.edit.rewrite import PROTOBUF_LIMIT, embed, extract, relink
@@ -22,6 +22,7 @@ from epbuild.onnxfile.edit.staging import drafts, make_exists_error, overwrite, 
 from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
+from epbuild.onnxfile.read.payload import Payload
 from epbuild.onnxfile.read.weights_files import FindEp, name_weights
 
 Packaging = Literal["embed", "extract", "rename"]
@@ -61,11 +62,8 @@ class _Model(Struct, frozen=True):
         return tuple(path for path in (self.weights, self.binary) if path is not None)
 
     def digest(self) -> str:
-        start, size = self.node.payload or (0, 0)
-        if self.binary is not None:
-            start, size = 0, self.binary.stat().st_size
-        with open_regular(self.binary or self.path) as file:
-            return hash_part(file, start, size).digest
+        embedded = Payload(self.path, *(self.node.payload or (0, 0)))
+        return (Payload.whole(self.binary) if self.binary is not None else embedded).sha256()
 
 
 class _Draft(Struct, frozen=True):
