@@ -54,6 +54,12 @@ def test_a_report_of_a_real_build_matches_its_events_and_shows_changes(project: 
     for event in (event for event in events if event["event"] == "model_covered"):
         for name in ("outcome", "ep_context_nodes", "reason", "size", "accuracy"):
             assert covered[event["model"]][name] == event[name]
+    for name in ("whole", "quantized", "mixed"):
+        [context] = covered[name]["contexts"]
+        parts = [(part["kind"], part["name"].partition(",")[0]) for part in context["parts"]]
+        assert parts == [("graph", name)] * covered[name]["ep_context_nodes"]
+        assert 0 < sum(part["size"] for part in context["parts"]) < context["size"] < covered[name]["size"]
+    assert covered["refused"]["contexts"] == []
     assert {row["operator"] for row in covered["quantized"]["outside"]} == {"QuantizeLinear", "DequantizeLinear"}
     assert "offload_graph_io_quantization" in covered["quantized"]["outside"][0]["advice"][0]
     steps = {step["id"]: step for step in report["steps"]}

@@ -132,6 +132,11 @@ def before(row: Document, at: int) -> Document | None:
     return sides[at % 3]
 
 
+def context(model: str) -> Document:
+    parts = [{"kind": "shared weights", "name": "", "size": 60_000}, {"kind": "graph", "name": model, "size": 30_000}]
+    return {"file": f"{model}.bin", "size": 98_304, "parts": parts}
+
+
 def after(file: Document) -> Document:
     return {key: file[key] for key in ("size", "sha256")}
 
@@ -234,6 +239,7 @@ class _Maker:
                 "size": None if error else self._random.randint(10**5, 5 * 10**7),
                 "seconds": None if error else round(took, 3),
                 "accuracy": None if error else {"cosine": 0.999997, "snr_db": 52.4},
+                "contexts": [] if error else [context(member)],
             }
         )
         return step

@@ -1,7 +1,7 @@
 // Details of steps, models, targets and outputs, in the panel.
 
 import { parseAddress } from "./addresses.js";
-import { countBy, counted, formatNumber } from "./amounts.js";
+import { countBy, counted, formatNumber, sum } from "./amounts.js";
 import {
   bytes,
   copyable,
@@ -208,7 +208,25 @@ function coverageDetails(row) {
       ["Compile time", row.seconds === null ? null : seconds(row.seconds)],
       ["Accuracy, worst output", row.accuracy && figures(row.accuracy)],
     ]),
+    row.contexts.map(contextParts),
   ];
+}
+
+/**
+ * Return the sizes of the parts of a context binary.
+ * @param {import("./report-types.d.ts").Context} context
+ */
+function contextParts(context) {
+  const rest = context.size - sum(context.parts, (part) => part.size);
+  return table(
+    "Size of the context binary by part",
+    [
+      { head: "Part", cell: (part) => `${part.kind} ${part.name}`.trim() },
+      { head: "Size", numeric: true, cell: (part) => bytes(part.size) },
+    ],
+    context.parts.length ? [...context.parts, { kind: "headers and padding", name: "", size: rest }] : [],
+    { most: 6, empty: "The EP lists no parts of this context." },
+  );
 }
 
 /**

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
+from epbuild.catalog.catalog import find_source_entry
 from epbuild.catalog.facts import METRICS
 from epbuild.commands.reporting.recipe_values import (
     ReportedAccuracy,
+    ReportedContext,
     ReportedCoverage,
     ReportedData,
     ReportedEp,
@@ -24,11 +30,13 @@ from epbuild.commands.reporting.recipe_values import (
     ReportedTarget,
     ReportedToolchain,
 )
+from epbuild.onnxfile.read.context_parts import label_graphs, list_context_parts
+from epbuild.onnxfile.read.payload import Payload
 from epbuild.output.materials import get_source_name
 from epbuild.plan.measuring import ModelMeasurement
 from epbuild.plan.outputs import PROVENANCE
 from epbuild.plan.preparing import Preparation
-from epbuild.plan.result import DIAGNOSTICS, MeasurementResult, VerificationResult
+from epbuild.plan.result import DIAGNOSTICS, ActionResult, CompileResult, MeasurementResult, VerificationResult
 from epbuild.plan.steps import Emission, InTarget, Plan
 from epbuild.plan.target import PlannedEp
 from epbuild.plan.verification import Verification
@@ -138,7 +146,14 @@ def _describe_source(model: ModelSpec) -> str:
     return " ".join(render(word.value) for word in model.make.command[:2])
 
 
-def report_coverage(plan: Plan, rows: Iterable[ModelCovered]) -> Iterator[ReportedCoverage]:
+def report_coverage(
+    plan: Plan, rows: Iterable[ModelCovered], results: Mapping[str, ActionResult], store: BlobStore
+) -> Iterator[ReportedCoverage]:
+    contexts = {
+        ident: _report_contexts(result, store)
+        for ident in plan.session_groups
+        if isinstance(result := results.get(ident), CompileResult)
+    }
     members = {
         step: (group, member.name)
         for group in plan.session_groups.values()
@@ -169,7 +184,33 @@ def report_coverage(plan: Plan, rows: Iterable[ModelCovered]) -> Iterator[Report
             size=row.size,
             seconds=row.seconds,
             accuracy=row.accuracy,
+            contexts=contexts.get(group.id, {}).get(member, ()) if row.ep_context_nodes is not None else (),
         )
+
+
+def _report_contexts(result: CompileResult, store: BlobStore) -> dict[str, tuple[ReportedContext, ...]]:
+    """Return the context binaries of each member that are in the store. Each file is read once."""
+    labels: dict[str, dict[str, str]] = {}
+    sources: dict[str, str | None] = {}
+    for model in result.models:
+        for node in model.nodes:
+            name = node.reference
+            if name is not None and name in result.artifacts:
+                labels.setdefault(name, {}).update(label_graphs(model.member, model.nodes))
+                sources.setdefault(name, node.source)
+    found: dict[str, ReportedContext] = {}
+    for name, source in sources.items():
+        with suppress(OSError):
+            context = Payload.whole(store.place(result.artifacts[name].digest))
+            parts = list_context_parts(context, find_source_entry(source))
+            named = tuple(replace(part, name=labels[name].get(part.name, part.name)) for part in parts)
+            found[name] = ReportedContext(name, context.size, named)
+    return {
+        model.member: tuple(
+            found[name] for name in dict.fromkeys(node.reference for node in model.nodes) if name is not None and name in found
+        )
+        for model in result.models
+    }
 
 
 def report_output(emission: Emission, status: ActionStatus, outputs: Outputs) -> ReportedOutput:

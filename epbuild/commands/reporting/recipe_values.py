@@ -11,6 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from epbuild.onnxfile.read.context_parts import SizePart
 from epbuild.recipe.model import MeasuredOn
 from epbuild.session.events import Coverage
 
@@ -146,6 +147,17 @@ class ReportedOperator(Struct, frozen=True):
     """Advice from epbuild's catalog."""
 
 
+class ReportedContext(Struct, frozen=True):
+    """Context binary of a model."""
+
+    file: str
+    """Name that the compile step gave the file. Outputs may rename it."""
+    size: int
+    """Bytes."""
+    parts: tuple[SizePart, ...]
+    """Graphs and shared weights, largest first. The other bytes are headers and padding. Empty if the EP's format lists no parts."""
+
+
 class ReportedCoverage(Struct, frozen=True):
     """Coverage of a model by the EPs of a target."""
 
@@ -178,6 +190,8 @@ class ReportedCoverage(Struct, frozen=True):
     """Duration of the compile."""
     accuracy: Mapping[str, float] | None
     """Worst value of each metric among all outputs; null if outputs were not verified."""
+    contexts: tuple[ReportedContext, ...] = ()
+    """Context binaries of the model. Embedded contexts and those that are not in the store are left out."""
 
 
 class ReportedFile(Struct, frozen=True):

@@ -104,7 +104,7 @@ class _ReportBuilder:
             targets=tuple(report_targets(self._found, known)),
             models=tuple(report_models(self._plan, digests)),
             steps=tuple(map(self._report_step, self._found.steps())),
-            coverage=tuple(report_coverage(self._plan, covered)),
+            coverage=tuple(report_coverage(self._plan, covered, self._results, session.surveyor.store)),
             outputs=tuple(
                 report_output(emission, self._found.actions[ident], session.surveyor.outputs)
                 for ident, emission in self._plan.emissions.items()

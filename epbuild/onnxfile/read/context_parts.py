@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.catalog.entries import EpEntry
-from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.onnxfile.read.payload import Payload
 
 _MAX_HEAD = 1 << 16
@@ -23,9 +22,21 @@ class SizePart(Struct, frozen=True):
     """Bytes of a file that belong to a graph, to several graphs, or to named weights."""
 
     kind: PartKind
+    """`graph`, `shared weights` (of several graphs) or `weights` (in a weights file)."""
     name: str
-    """Name of the graph or the weights. Empty for weights that several graphs share."""
+    """Name of the graph or the weights; empty for shared weights. In reports and comparisons, a graph has the name of its model."""
     size: int
+    """Number of bytes."""
+
+
+class NamedNode(Protocol):
+    """EPContext node of a header or of a result."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def partition_name(self) -> str | None: ...
 
 
 def list_context_parts(context: Payload, ep: EpEntry | None) -> tuple[SizePart, ...]:
@@ -49,7 +60,7 @@ def list_context_parts(context: Payload, ep: EpEntry | None) -> tuple[SizePart, 
     return tuple(sorted((SizePart(*key, size) for key, size in sizes.items()), key=lambda part: (-part.size, part.name)))
 
 
-def label_graphs(model: str, nodes: Sequence[EPContextNode]) -> dict[str, str]:
+def label_graphs(model: str, nodes: Sequence[NamedNode]) -> dict[str, str]:
     """Return a label for the graph of each EPContext node, by the graph's name in the context: the model, and the node's number."""
     labels: dict[str, str] = {}
     for number, node in enumerate(nodes):
