@@ -85,7 +85,7 @@ def _estimate_writes(
     """Return the folders that a build writes to, with the expected number of bytes."""
     read: dict[Path, int] = {}
     sizes: dict[str, int] = {}
-    parts = Counter(_get_split_input(action) for action in plan.actions.values())
+    parts = Counter(_get_split_input(action) for action in plan.actions.values() if isinstance(action, Preparation))
     staged = 0
     outputs: list[tuple[Path, int]] = []
 
@@ -105,8 +105,8 @@ def _estimate_writes(
         source = sum(map(read_size, action.files)) + needed
         if isinstance(action, Preparation):
             staged = max(staged, source)
-        if (split := _get_split_input(action)) is not None:
-            source //= parts[split]
+            if (split := _get_split_input(action)) is not None:
+                source //= parts[split]
         result = made.result if made is not None else previous(action)
         sizes[ident] = (
             0 if isinstance(action, Verification | ModelMeasurement) else source if result is None else _measure(result)
@@ -114,9 +114,9 @@ def _estimate_writes(
     return [(folders.store, sum(sizes.values())), (folders.base, staged), *outputs]
 
 
-def _get_split_input(action: Action) -> Hashable | None:
-    """Return what a preparation splits, which is the same for all parts of a model. Return None for other actions."""
-    return (action.needs, action.files) if isinstance(action, Preparation) and action.kind == SPLIT else None
+def _get_split_input(preparation: Preparation) -> Hashable | None:
+    """Return what a preparation splits, which is the same for all parts of a model. Return None for other preparations."""
+    return (preparation.needs, preparation.files) if preparation.kind == SPLIT else None
 
 
 def _measure(result: Made | ActionResult | None) -> int:

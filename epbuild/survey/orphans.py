@@ -48,7 +48,7 @@ class Outputs:
         """Return the path of an output relative to the workspace's base folder, so that records stay valid in a moved checkout."""
         place = self._places.get(directory)
         if place is None:
-            place = self._places[directory] = Path(os.path.relpath(directory, self.base)).as_posix()
+            place = self._places[directory] = os.path.relpath(directory, self.base).replace(os.sep, "/")
         return place
 
     def last(self, directory: Path) -> OutputRecord | None:

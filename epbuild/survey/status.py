@@ -184,7 +184,7 @@ class Surveyor:
         digests = self.digests.of_many(path for action in plan.actions.values() if is_stored(action) for path in action.files)
         check_pins(plan, digests)
         self._last_keys = {} if self._is_first else self.memory.read_verified_keys(plan.actions)
-        places = [self.outputs.place(emission.path) for emission in plan.emissions.values()]
+        places = (self.outputs.place(emission.path) for emission in plan.emissions.values())
         self._last_outputs = {} if self._is_first else self.memory.read_outputs_at(places)
         found: dict[str, ActionStatus] = {}
         for wave in sort_into_waves(plan.actions):
