@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -113,6 +113,7 @@ class FileFinder:
             raise _PatternError(f"would search all of {real}", _NAMED)
 
     def _walk(self, root: str, parts: Sequence[_Part]) -> Matches:
+        """Return the files below `root` whose paths match all parts. Raises _PatternError."""
         end = len(parts)
         files: list[tuple[str, str]] = []
         folders: list[str] = []
@@ -120,37 +121,44 @@ class FileFinder:
         # A position is the number of parts that a path has matched so far. Because of `**`, a path can have several positions.
         pending: list[tuple[str, os.DirEntry[str] | None, frozenset[int]]] = [(root, None, _close_positions((0,), parts))]
         while pending:
-            folder, entry, positions = pending.pop()
-            if entry is not None:
-                files.append((folder, entry.name))
-                size += _get_size(entry)
-                if len(files) > self._limits.files:
-                    raise _PatternError(f"matches more than {self._limits.files:,} files", _FEWER)
-                if size > self._limits.bytes:
-                    raise _PatternError(f"matches more than {self._limits.bytes // 10**9:,} GB of files", _FEWER)
+            folder, file, positions = pending.pop()
+            if file is not None:
+                files.append((folder, file.name))
+                size += _get_size(file)
+                self._check_size(len(files), size)
                 continue
             folders.append(folder)
-            found = self._list_folder(folder)
-            self._examined += len(found)
-            if self._examined > self._limits.entries:
-                raise _PatternError(f"would search more than {self._limits.entries:,} files and folders", _FEWER)
-            kept = _close_positions((index for index in positions if index < end and parts[index] is None), parts)
-            steps = [
-                (part, _close_positions((index + 1,), parts)) for index in positions if index < end and (part := parts[index])
-            ]
-            for item in found:  # in descending order, because the last item is visited next
-                reached = kept
-                for part, after in steps:
-                    if part(item.name):
-                        reached |= after
-                if not reached:
-                    continue
-                if item.is_dir(follow_symlinks=False):
+            for entry, reached in self._match_entries(folder, positions, parts):  # in descending order: the last is visited next
+                if entry.is_dir(follow_symlinks=False):
                     if reached != {end}:
-                        pending.append((item.path, None, reached))
-                elif end in reached and _is_file(item):
-                    pending.append((folder, item, reached))
+                        pending.append((entry.path, None, reached))
+                elif end in reached and _is_file(entry):
+                    pending.append((folder, entry, reached))
         return Matches(files, root, folders)
+
+    def _check_size(self, count: int, size: int) -> None:
+        """Raise _PatternError if a pattern matches too many files, or files that are too large."""
+        if count > self._limits.files:
+            raise _PatternError(f"matches more than {self._limits.files:,} files", _FEWER)
+        if size > self._limits.bytes:
+            raise _PatternError(f"matches more than {self._limits.bytes // 10**9:,} GB of files", _FEWER)
+
+    def _match_entries(
+        self, folder: str, positions: frozenset[int], parts: Sequence[_Part]
+    ) -> Iterator[tuple[os.DirEntry[str], frozenset[int]]]:
+        """Yield the entries whose names match, with the positions of their paths. `positions` are those of the folder's path."""
+        found = self._list_folder(folder)
+        self._examined += len(found)
+        if self._examined > self._limits.entries:
+            raise _PatternError(f"would search more than {self._limits.entries:,} files and folders", _FEWER)
+        kept = _close_positions((index for index in positions if index < len(parts) and parts[index] is None), parts)
+        steps = [
+            (part, _close_positions((index + 1,), parts)) for index in positions if index < len(parts) and (part := parts[index])
+        ]
+        for entry in found:
+            reached = kept.union(*(after for part, after in steps if part(entry.name)))
+            if reached:
+                yield entry, reached
 
     def _list_folder(self, folder: str) -> list[os.DirEntry[str]]:
         """Return the entries of a folder, sorted by name in descending order."""

@@ -80,7 +80,7 @@ def test_absolute_paths_of_windows_are_kept_with_slashes(tmp_path: Path) -> None
         assert recipe.models["prefill"].path == path
 
 
-@pytest.mark.parametrize("folder", [r"C:\models", r"\\server\share"])
+@pytest.mark.parametrize("folder", [r"C:\models", r"\\host\models"])
 def test_an_environment_variable_may_be_a_path_of_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
     monkeypatch.setattr("sys.platform", "win32")
     for text in ("prefill: ${env.MODELS}/p.onnx", "prefill: ${vars.models}/p.onnx"):

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, convert, field
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import entries_for, known_eps
@@ -20,6 +20,7 @@ from epbuild.commands.doctor.health import HealthCheck, HealthState, make_error_
 from epbuild.commands.init.choices import StarterKind
 from epbuild.compile.probing import NAME, compile_probe, plan_probe, write_probe_model
 from epbuild.core.errors import EpbuildError, Position
+from epbuild.core.records import convert
 from epbuild.core.shown import format_path
 from epbuild.plan.ability import Ability
 from epbuild.plan.planner import make_plan
