@@ -1,4 +1,4 @@
-"""`epbuild run`, `epbuild coverage` and `epbuild measure`: build out-of-date steps."""
+"""The commands `run`, `coverage` and `measure`: build out-of-date steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `bisect`: opens a compile step, and searches its model for what fails."""
+"""The command `bisect`: search the model of a compile step for what fails."""
 
 from __future__ import annotations
 

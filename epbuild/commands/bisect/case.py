@@ -1,4 +1,4 @@
-"""Model that `bisect` examines: its graph, its inputs, and the files and the result of a search."""
+"""Model that `bisect` examines, and the files and the result of its search."""
 
 from __future__ import annotations
 

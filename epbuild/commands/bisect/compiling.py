@@ -1,4 +1,7 @@
-"""Search for nodes that the target's EPs cannot compile or do not take. It needs no run of the model if ONNX infers all sizes."""
+"""Search for nodes that the target's EPs cannot compile or do not take.
+
+If ONNX infers all sizes, the search needs no run of the model.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search for the node at which the values of the target's EPs begin to differ from those of the CPU EP."""
+"""Search for the first node with other values on the target than on the CPU EP."""
 
 from __future__ import annotations
 
