@@ -9,7 +9,7 @@ from typing import Literal
 from epbuild.core.errors import Position, Problem
 from epbuild.core.units import parse_bytes
 from epbuild.recipe.model import InputShape, Reference, Setting
-from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, get_entries
+from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, expand_scalar, get_entries
 from epbuild.recipe.paths import rebase_path, use_slashes
 from epbuild.recipe.problems import WRONG_VALUE, make_type_problem, quote_text
 
@@ -97,9 +97,7 @@ class MappingReader:
 
     def expand_shorthand(self, node: Node, key: str) -> MappingReader:
         """Return a reader of a node that is a mapping or a scalar. A scalar is short for a mapping from `key` to the scalar."""
-        return self.of(
-            MappingNode(node.where, {key: KeyedNode(node.where, node)}, 2, 1) if isinstance(node, ScalarNode) else node
-        )
+        return self.of(expand_scalar(node, key))
 
     def reference(self, key: str) -> Reference:
         """Return the name at a key, with its position. The name is empty if the key is absent."""

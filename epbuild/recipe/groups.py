@@ -22,12 +22,25 @@ from epbuild.recipe.model import (
 )
 from epbuild.recipe.models import overlay_choice, read_figure_growth, read_figure_limits, read_measure, read_verify
 from epbuild.recipe.names import name_problem
-from epbuild.recipe.nodes import MappingNode, ScalarNode, SequenceNode, merge_nodes, render
+from epbuild.recipe.nodes import (
+    KeyedNode,
+    MappingNode,
+    Node,
+    ScalarNode,
+    SequenceNode,
+    expand_scalar,
+    merge_nodes,
+    render,
+    replace_entries,
+)
 from epbuild.recipe.problems import MISSING_KEY
 from epbuild.recipe.template import substitute
 
 LATER = {**dict.fromkeys(("file", "node_name_prefix"), ("model",)), **models.LATER, **models.MEASURE_LATER}
 """Keys of a group whose templates contain names that are substituted later, such as the name of each model."""
+
+_SHORTHANDS = {"max_growth": "bytes", "latency_ms": "p50"}
+"""Keys of `expect` that may be a single number, with the key that the number is short for."""
 
 
 def read_group(
@@ -90,12 +103,24 @@ def _overlay_settings(group: MappingReader, own: MappingReader, key: str) -> Map
 
     Return None if neither the group nor the member has settings.
     """
-    nodes = [fields.entries[key].node for fields in (group, own) if key in fields.entries]
+    nodes = [_expand_shorthands(fields.entries[key].node) for fields in (group, own) if key in fields.entries]
     match nodes:
         case [MappingNode() as base, MappingNode() as over]:
             return own.of(merge_nodes(base, over))
         case _:
             return own.of(nodes[-1]) if nodes else None
+
+
+def _expand_shorthands(node: Node) -> Node:
+    """Return settings in which numbers of `_SHORTHANDS` are mappings, so that a merge keeps their other keys."""
+    if not isinstance(node, MappingNode):
+        return node
+    expanded = {
+        key: KeyedNode(node.entries[key].name_where, _expand_shorthands(expand_scalar(node.entries[key].node, short)))
+        for key, short in _SHORTHANDS.items()
+        if key in node.entries
+    }
+    return replace_entries(node, {**node.entries, **expanded})
 
 
 def _read_compile_settings(fields: MappingReader, model: str) -> CompileSettings:

@@ -332,8 +332,9 @@ class Expectation(Struct, frozen=True):
 
     @property
     def size_limits(self) -> tuple[int | None, float | None, str | None]:
-        """Limits of the size, without positions."""
-        return self.max_bytes, self.max_growth, self.baseline and self.baseline.name
+        """Limits of the size, without positions. The baseline counts only if it limits the growth of the size."""
+        baseline = self.baseline if self.max_growth is not None else None
+        return self.max_bytes, self.max_growth, baseline and baseline.name
 
 
 class InitializerSharing(Struct, frozen=True):

@@ -100,6 +100,11 @@ def get_text(node: Node | None) -> str:
     return node.value if isinstance(node, ScalarNode) and isinstance(node.value, str) else ""
 
 
+def expand_scalar(node: Node, key: str) -> Node:
+    """Return a scalar as a mapping from `key` to the scalar, and any other node unchanged."""
+    return make_mapping(node.where, {key: KeyedNode(node.where, node)}) if isinstance(node, ScalarNode) else node
+
+
 def replace_entries(node: MappingNode, entries: Mapping[str, KeyedNode]) -> MappingNode:
     """Return a copy of `node` with new entries, or `node` itself if its entries are equal to `entries`.
 

@@ -141,3 +141,10 @@ def test_each_sharing_set_has_its_own_weights_file(workshop: Path) -> None:
     text = edited(TEXT, (SETS[1], f"{SETS[1]}\n    share_initializers: true"))
     groups = plan_of(workshop, text).session_groups
     assert groups["share:decoder/phone/prefill_1"].weights_file == "decoder-prefill_1.weights.bin"
+
+
+def test_a_member_of_a_sharing_set_may_limit_the_growth_of_its_figures(workshop: Path) -> None:
+    (workshop / "last.json").write_text('{"format": 1, "steps": []}', encoding="utf-8")
+    own = "{model: decode, expect: {baseline: last.json, max_growth: {load_ms: 0.1}}}"
+    measure = 'measure: {command: [run, "${in}", "${out}"]}'
+    assert problems_of(workshop, edited(RECIPE, ("[prefill, decode]", f"[prefill, {own}]\n    {measure}"))) == ()

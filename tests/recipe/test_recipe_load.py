@@ -324,6 +324,22 @@ def test_omitted_connections_differ_from_empty_connections(tmp_path: Path, text:
     assert found.connect == expected
 
 
+@pytest.mark.parametrize(
+    ("of_group", "own"),
+    [
+        ("max_growth: 0.05, latency_ms: 4", "max_growth: {latency_ms: {p95: 0.1}}, latency_ms: {p95: 5}"),
+        ("max_growth: {latency_ms: {p95: 0.1}}, latency_ms: {p95: 5}", "max_growth: 0.05, latency_ms: 4"),
+    ],
+)
+def test_a_single_number_is_merged_like_the_mapping_that_it_is_short_for(tmp_path: Path, of_group: str, own: str) -> None:
+    text = MINIMAL.replace("targets: [npu]", f"targets: [npu]\n    expect: {{baseline: last.json, {of_group}}}")
+    recipe = load_text(tmp_path, text.replace("models: [prefill]", f"models: [{{model: prefill, expect: {{{own}}}}}]"))
+    [member] = recipe.groups["decoder"].members
+    found = member.expect
+    assert (found.max_growth, found.figure_growth) == (0.05, (("latency_ms.p95", 0.1),))
+    assert found.figures == (("latency_ms.p50", 4), ("latency_ms.p95", 5))
+
+
 def test_a_valid_recipe_does_not_load_the_explaining_validator(tmp_path: Path) -> None:
     (tmp_path / "epbuild.yaml").write_text(MINIMAL, encoding="utf-8")
     code = (

@@ -64,7 +64,7 @@ export function figureTrends(what, name, isMeant, format, isNamed = true) {
   const builds = report.history.map(({ totals }) =>
     (totals?.figures ?? []).filter((row) => row.figures[name] !== undefined && isMeant(row)),
   );
-  return [...new Set(builds.flat().map(placeOf))].map((place) =>
+  const lines = [...new Set(builds.flat().map(placeOf))].map((place) =>
     trend(
       `${what}, ${place}`,
       (_, at) => {
@@ -75,6 +75,7 @@ export function figureTrends(what, name, isMeant, format, isNamed = true) {
       isNamed,
     ),
   );
+  return lines.filter((line) => line !== null);
 }
 
 /**

@@ -5,7 +5,8 @@ import { test } from "node:test";
   getElementById: () => ({ textContent: JSON.stringify({ steps: [], coverage: [], outputs: [], targets: [], history: [] }) }),
 };
 
-const { linePoints, placeOf, trend } = await import("../src/history.js");
+const { figureTrends, linePoints, placeOf, trend } = await import("../src/history.js");
+const { report } = await import("../src/report.js");
 
 test("a line runs from left to right, and the smallest value is at the bottom", () => {
   const points = linePoints([1, 3, 2]);
@@ -31,6 +32,15 @@ test("a history needs two builds", () => {
     trend("Size", (build) => build.seconds, String),
     null,
   );
+});
+
+test("a figure of one build has no line, so it takes no place of another figure", () => {
+  report.history.push(/** @type {any} */ ({ totals: { figures: [{ figures: { top1: 1 }, on: null, device: null }] } }));
+  assert.deepEqual(
+    figureTrends("Top 1", "top1", () => true, String),
+    [],
+  );
+  report.history.pop();
 });
 
 test("places of different devices differ", () => {
