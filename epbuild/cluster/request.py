@@ -28,7 +28,7 @@ from epbuild.plan.measuring import MeasuredMember, ModelMeasurement
 from epbuild.plan.member import Member
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import ActionResult, CompileResult
-from epbuild.plan.steps import Action, InTarget, SessionGroup, ToolchainNeeds
+from epbuild.plan.steps import Action, CopiedModel, InTarget, SessionGroup, ToolchainNeeds
 from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.recipe.model import ModelSpec, ToolchainSpec
 from epbuild.toolchain.lock import LockedEnvironment
@@ -52,7 +52,7 @@ _LOCAL_FIELDS: Mapping[type, frozenset[str]] = {
     ModelSpec: frozenset(ModelSpec.__struct_fields__)
     - {"name", "where", "path", "path_where", "load_from", "input_shapes", "dimensions"},
     Preparation: frozenset({"beginning"}),
-    SessionGroup: frozenset({"baseline"}),
+    **dict.fromkeys((SessionGroup, CopiedModel), frozenset({"baseline"})),
     ToolchainSpec: frozenset({"custom_ops"}),  # each action has its own custom operators
 }
 """Fields that are not sent. They contain planning data, or paths of the user's folders."""

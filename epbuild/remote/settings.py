@@ -38,6 +38,9 @@ class RemoteSettings(Struct, frozen=True):
     uploads_inputs: bool = False
     """True if inputs are uploaded for other machines."""
 
+    def __repr__(self) -> str:
+        return f"RemoteSettings({str(self.address)!r})"  # `authorization` is a secret
+
 
 def resolve_remote_settings(
     cache: CacheChoice | None,

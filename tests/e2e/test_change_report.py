@@ -155,13 +155,16 @@ def test_markdown_shows_the_changes_between_two_real_trees(project: Project) -> 
     assert [option, "-", "3", "all 2"] in rows
     assert ["folder", "decoder/snapdragon-SM8750", "snapdragon-SM8750-decoder", "snapdragon-SM8750-decoder"] in rows
     document = json.loads(project.epbuild("diff", "--json", "before", DIST).stdout)
-    assert {
+    [context] = [file for file in document["sizes"] if file["name"] == "prefill_qnn.bin"]
+    parts = context.pop("parts")
+    assert context == {
         "kind": "context binary",
         "name": "prefill_qnn.bin",
         "artifact": "snapdragon-SM8750-decoder/",
         "old": old,
         "new": new,
-    } in document["sizes"]
+    }
+    assert sum(part["new"] - part["old"] for part in parts) == new - old
 
     shutil.rmtree(before / "classifier")
     text = project.epbuild("diff", "--markdown", "before", DIST).stdout
