@@ -158,11 +158,14 @@ def _pair_names(
 def _collect_parts(side: Iterable[FileSizes], titles: Mapping[int, str]) -> dict[str, _Parts]:
     """Return the sizes of the parts of each file. `titles` has the name of each model, by the `id` of its `FileSizes`."""
     labels = {key: f"{titles[id(files)]}{node}" for files in side for key, node in files.nodes.items()}
-    return {
-        file: {(part.kind, labels.get((file, part.name), part.name)): part.size for part in parts}
-        for files in side
-        for file, parts in files.parts.items()
-    }
+    found: dict[str, _Parts] = {}
+    for files in side:
+        for file, parts in files.parts.items():
+            sizes = Counter[tuple[PartKind, str]]()
+            for part in parts:
+                sizes[part.kind, labels.get((file, part.name), part.name)] += part.size
+            found[file] = sizes
+    return found
 
 
 def _compare_parts(before: int | None, after: int | None, old: _Parts, new: _Parts) -> list[PartChange]:

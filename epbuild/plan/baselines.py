@@ -28,7 +28,7 @@ _HINT = (
     "Write the path of a report (`epbuild report -o release.json`), or of the manifest, the folder or the archive of an output."
 )
 
-_UNREADABLE = "has no report or manifest as JSON that this epbuild can read"
+_UNREADABLE = "is not a report or manifest that this epbuild can read"
 _PACKAGE = "is the manifest of a model package, which lists no models; write the folder of the package"
 _OLD = "has no sizes of compile results, because an earlier epbuild wrote it"
 

@@ -162,7 +162,7 @@ class MeasureChoice(NamedTuple):
     runs: int = 50
     """Number of runs without a command."""
     profile: bool = False
-    """True to profile further runs with ONNX Runtime. Ignored with a command."""
+    """True to profile further runs with ONNX Runtime. Refused with a command."""
 
 
 class PrepareStep(NamedTuple):

@@ -197,15 +197,20 @@ def read_measure(owner: MappingReader) -> MeasureChoice | None:
         return None
     fields = owner.mapping("measure")
     on: Any = fields.text("on")
+    command, profile = fields.words("command"), fields.flag("profile")
+    if command and profile:
+        message = "'profile' of 'measure' cannot be combined with 'command'"
+        hint = "Remove 'profile', and let the command profile the model."
+        fields.problems.append(Problem(WRONG_VALUE, message, fields.entries["profile"].node.where, hint))
     return MeasureChoice(
         where=fields.where,
-        command=fields.words("command"),
+        command=command,
         files=fields.paths("files"),
         environment=fields.settings("environment"),
         timeout=fields.number("timeout"),
         on=on or "device",
         runs=fields.integer("runs") or MeasureChoice._field_defaults["runs"],
-        profile=fields.flag("profile"),
+        profile=profile,
     )
 
 

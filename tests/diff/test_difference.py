@@ -441,6 +441,10 @@ def test_weights_with_generated_names_are_paired_by_size(tmp_path: Path) -> None
         (path.parent / "net.xml").write_text(text, encoding="utf-8")
         (path.parent / "net.bin").write_bytes(bytes(sum(weights.values())))
     assert [item.parts for item in compare(old, new).sizes if item.parts] == [(PartChange("weights", "w", 16, 32),)]
+    (new.parent / "net.xml").write_text(
+        (new.parent / "net.xml").read_text(encoding="utf-8").replace("Transpose_9", "w"), encoding="utf-8"
+    )
+    assert PartChange("weights", "w", 16, 32 + 64) in [part for item in compare(old, new).sizes for part in item.parts]
 
 
 def test_embedded_contexts_are_compared_like_external_contexts(tmp_path: Path) -> None:

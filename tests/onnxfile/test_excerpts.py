@@ -42,6 +42,15 @@ def test_an_excerpt_with_inferred_types_computes_what_the_model_does(tmp_path: P
     np.testing.assert_array_equal(got, values["y"])
 
 
+def test_a_wrong_declared_shape_of_an_output_is_corrected(tmp_path: Path) -> None:
+    graph = write_model(tmp_path / "model.onnx")
+    types = graph.infer_types()
+    model = onnx.load(tmp_path / "model.onnx")
+    model.graph.output.append(helper.make_tensor_value_info("product", TensorProto.FLOAT, [1, 4, 999]))
+    onnx.save(model, tmp_path / "model.onnx")
+    assert ModelGraph(tmp_path / "model.onnx", {"batch": 1}).infer_types() == types
+
+
 def test_a_value_whose_size_depends_on_data_is_untyped(tmp_path: Path) -> None:
     nodes = (
         helper.make_node("NonZero", ["x"], ["places"]),

@@ -87,9 +87,9 @@ def test_folders_and_archives_are_read(tmp_path: Path, name: str, of_package: bo
     [
         (manifest(model("prefill", "k", None)), "has no sizes of compile results, because an earlier epbuild wrote it"),
         (PACKAGE, "is the manifest of a model package, which lists no models; write the folder of the package"),
-        (manifest(model("prefill", "k", 7), format=2), "has no report or manifest as JSON that this epbuild can read"),
-        (b'{"format": 1, "models": 7}', "has no report or manifest as JSON that this epbuild can read"),
-        (b"x", "has no report or manifest as JSON that this epbuild can read"),
+        (manifest(model("prefill", "k", 7), format=2), "is not a report or manifest that this epbuild can read"),
+        (b'{"format": 1, "models": 7}', "is not a report or manifest that this epbuild can read"),
+        (b"x", "is not a report or manifest that this epbuild can read"),
     ],
 )
 def test_a_release_without_sizes_is_refused_in_one_sentence(tmp_path: Path, content: bytes, why: str) -> None:

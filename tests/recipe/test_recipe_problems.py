@@ -114,6 +114,8 @@ MISTAKES = [
     ("no inputs", IN_GROUP, IN_GROUP + "    verify: {data: ‸[]}\n", "EPB106", ""),
     ("no set of inputs", IN_GROUP, IN_GROUP + "    verify: {data: {samples: ‸0}}\n", "EPB106", "at least 1"),
     ("unknown reference", IN_GROUP, IN_GROUP + "    verify: {reference: ‸mine}\n", "EPB106", "source, prepared"),
+    ("profile of a command", IN_GROUP, IN_GROUP + "    measure: {command: ['${in}', '${out}'], profile: ‸true}\n",
+     "EPB106", "'profile' of 'measure' cannot be combined with 'command'"),
     ("share of everything", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: ‸1, measure: alone}}\n",
      "EPB106", "less than 1"),
     ("share of nothing", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: ‸0, measure: alone}}\n", "EPB106", "more than 0"),

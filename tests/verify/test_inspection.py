@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,17 @@ def test_the_parts_of_a_context_are_listed_largest_first(tmp_path: Path) -> None
         (tmp_path / "llm.bin").write_bytes(binary)
         [node] = inspect_model(path)["ep_context_nodes"]
         assert [(part["kind"], part["name"], part["size"]) for part in node["parts"]] == listed
+    bson = b"OVEP_BIN" + b"".join(
+        b"\3" + name + bytes(5) + kind + b"data_offset\0" + bytes(width) + kind + b"size\0" + (9).to_bytes(width, "little")
+        for name, kind, width in ((b"a", b"\x10", 4), (b"b", b"\x12", 8))
+    )
+    path = save(tmp_path / "m.onnx", context_node(source="OpenVINOExecutionProvider"))
+    for binary, names in ((bson, ["a", "b"]), (b"OVEP_BIN" + b"\3" * (1 << 16), [])):
+        (tmp_path / "llm.bin").write_bytes(binary)
+        begin = time.process_time()
+        [node] = inspect_model(path)["ep_context_nodes"]
+        assert time.process_time() - begin < 0.5
+        assert [(part["name"], part["size"]) for part in node["parts"]] == [(name, 9) for name in names]
 
 
 def constant(name: str, offset: int, size: int) -> str:

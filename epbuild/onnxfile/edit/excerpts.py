@@ -85,16 +85,21 @@ class ModelGraph:
 
     def infer_types(self) -> dict[str, ValueInfoProto]:
         """Return the types of the inputs, and of all values whose type and sizes ONNX can infer without running the model."""
-        model = ModelProto()
-        model.CopyFrom(self._model)
-        large = [tensor for tensor in self._weights.values() if tensor.ByteSize() > _MAX_SHAPE_DATA]
-        names = {tensor.name for tensor in large}
-        kept = [tensor for tensor in model.graph.initializer if tensor.name not in names]
-        del model.graph.initializer[:]
-        model.graph.initializer.extend(kept)
-        model.graph.value_info.extend(
-            helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims) for tensor in large
-        )
+        whole = self._model.graph
+        graph = GraphProto(name=whole.name)
+        graph.node.extend(whole.node)
+        graph.input.extend(whole.input)
+        graph.output.extend(whole.output)
+        for value in graph.output:
+            if value.type.tensor_type.HasField("shape"):  # it may be wrong
+                value.type.tensor_type.ClearField("shape")
+        graph.sparse_initializer.extend(whole.sparse_initializer)
+        for tensor in whole.initializer:
+            if tensor.ByteSize() > _MAX_SHAPE_DATA:
+                graph.value_info.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+            else:
+                graph.initializer.append(tensor)
+        model = self._make_model(graph)
         try:
             graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
         except onnx.shape_inference.InferenceError:  # such as an operator of a domain that the model does not import
@@ -162,10 +167,13 @@ class ModelGraph:
         graph.output.extend(types.get(name, ValueInfoProto(name=name)) for name in outputs)
         graph.initializer.extend([*(tensor for tensor in weights.values() if tensor is not None), *sized.values()])
         graph.sparse_initializer.extend(self._sparse[name] for name, tensor in weights.items() if tensor is None)
+        _save(self._make_model(graph), path)
+
+    def _make_model(self, graph: GraphProto) -> ModelProto:
         model = ModelProto(ir_version=self._model.ir_version, producer_name="epbuild", graph=graph)
         model.opset_import.extend(self._model.opset_import)
         model.functions.extend(self._model.functions)
-        _save(model, path)
+        return model
 
     def _find_constants(self) -> set[int]:
         found: set[int] = set()

@@ -138,7 +138,7 @@ def _list_node_facts(node: Mapping[str, Any]) -> Iterator[_Line]:
 
 def _list_context_parts(node: Mapping[str, Any]) -> Iterator[_Line]:
     """Yield the largest parts of a context, and the number and size of the other bytes."""
-    parts, own = node["parts"], {node["name"], node["partition_name"]}
+    parts, own = node["parts"], {name for name in (node["name"], node["partition_name"]) if name}
     if not parts and not node["weights"]:
         yield "size by part", UNKNOWN_PARTS, _PLAIN
     for number, part in enumerate(parts[:_MAX_PARTS]):

@@ -134,6 +134,8 @@ def test_an_inspection_shows_the_largest_parts_of_a_context_and_the_rest(capsys:
     start = lines.index("size by part 9.0 kB shared weights")
     assert lines[start + 1 : start + 3] == ["1.0 kB graph of this node", "1.0 kB graph b"]
     assert lines[start + 5 : start + 7] == ["2.0 kB in 2 smaller parts", "1.5 kB headers and padding"]
+    unnamed = {**NODE, "name": "", "partition_name": "", "size": 16_500, "parts": parts}
+    assert "9.0 kB shared weights" in " ".join(inspected(capsys, ep_context_nodes=[unnamed]).split())
     assert "size by part unknown: the EP lists no parts of this context" in " ".join(inspected(capsys).split())
 
 
