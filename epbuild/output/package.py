@@ -64,7 +64,7 @@ class ModelPackage:
     def arrange(self, emission: Emission, parts: Sequence[PlannedPart], recipe: str, digests: Mapping[Path, str]) -> Arrangement:
         base_files = _plan_all_base_files(emission, parts, digests)
         base_variants = _list_base_variants(parts)
-        weightless = [variant for part in parts for variant in _list_target_variants(part, part.models) if variant.weights]
+        weightless = [variant for part in parts for variant in _list_movable_variants(part)]
         weights = {path for variant in weightless for path in variant.weights}
         files = [file for part in parts for file in part.files]
         sharable = (*base_files, *(file for file in files if file.path in weights))
@@ -163,6 +163,14 @@ def _list_target_variants(planned: PlannedPart, models: Sequence[ManifestModel])
             refers=find_references(model, part.folder, planned.data),
             weights=find_data(model, part.folder, planned.data) if is_weightless else (),
         )
+
+
+def _list_movable_variants(planned: PlannedPart) -> list[PackageVariant]:
+    """Return the weightless variants of a part. Return none if other variants need some of their weights beside the models."""
+    variants = list(_list_target_variants(planned, planned.models))
+    needed = {path for variant in variants if not variant.weights for path in variant.refers}
+    weightless = [variant for variant in variants if variant.weights]
+    return [] if any(needed.intersection(variant.weights) for variant in weightless) else weightless
 
 
 def _describe_origin(planned: PlannedPart, model: ManifestModel) -> dict[str, Any]:

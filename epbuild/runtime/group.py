@@ -211,7 +211,7 @@ def _open_session(
             options.add_session_config_entry("ep.share_ep_contexts", "1")
         if is_compiled:
             decryption.register(options, file)
-        source = _pass_contents(options, variant, file, contents, decryption)
+        source = _pass_contents(options, variant, model, contents, decryption)
         # The fallback is disabled: it prints, tries the CPU EP, which cannot run compiled models, and hides the first error.
         return onnxruntime.InferenceSession(source, sess_options=options, enable_fallback=0)
     except OpenError:
@@ -225,11 +225,12 @@ def _open_session(
 
 
 def _pass_contents(
-    options: SessionOptions, variant: Variant, file: Path, contents: Contents, decryption: Decryption
+    options: SessionOptions, variant: Variant, model: str, contents: Contents, decryption: Decryption
 ) -> str | bytes:
     """Return a model's path, or its content if it is in memory. Add the options with which ONNX Runtime then finds the other files."""
     # ONNX Runtime keeps no reference to the data, so `contents` must live until the session is created.
-    folder = variant.data_folders.get(file.parent, file.parent)
+    file = variant.models[model]
+    folder = variant.data_folders.get(model, file.parent)
     named = {data.relative_to(folder).as_posix(): data for data in sorted(variant.data) if data.is_relative_to(folder)}
     held = {name: contents[data] for name, data in named.items() if data in contents}
     if held:

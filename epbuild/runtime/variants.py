@@ -17,7 +17,7 @@ MANIFEST = "manifest.json"  # duplicated, because the runtime imports no other p
 FORMAT = 1
 
 _MAX_QUOTE = 120
-_SHARED = re.compile(r"((?:\.\./)+shared_assets/sha256-[0-9a-f]{64})/(.+)")
+_SHARED = re.compile(r"((?:\.\./)+)(shared_assets/sha256-[0-9a-f]{64})/(.+)")
 _BUILT_IN = "onnxruntime"
 _DATA = "external-data"
 _ADAPTER = "adapter"
@@ -84,8 +84,8 @@ class Variant:
     """Files that the models refer to and need: context binaries and external data."""
     data: frozenset[Path] = frozenset()
     """External data among `files`."""
-    data_folders: Mapping[Path, Path] = field(default_factory=dict)
-    """Folder of a shared asset with the models' external data, by the models' folder. Other data is beside the models."""
+    data_folders: Mapping[str, Path] = field(default_factory=dict)
+    """Folder of a shared asset with a model's external data, by model. The data of other models is beside them."""
     custom_ops: tuple[CustomOps, ...] = ()
     """Custom operators in the models."""
     uncompiled: frozenset[str] = frozenset()
@@ -200,7 +200,7 @@ def _read_variant(path: Path, document: Any) -> Variant:
             sdks={model["name"]: _read_sdks(model) for model in models},
             alone=_find_alone(models),
             run_options=_check_dict_of_texts(target.get("run_options", {}), "run_options"),
-            data_folders=dict(_find_data_folder(path.parent, item) for item in document.get("files", []) if "shared" in item),
+            data_folders=_find_data_folders(path.parent, document, files),
             adapters={file.name: file for file, role in listed if role == _ADAPTER},
             uncompiled=frozenset(model["name"] for model in models if model.get("compiled") is False),
             encrypted={
@@ -297,24 +297,48 @@ def _check_relative_path(file: Any) -> str:
 def _locate(folder: Path, item: Mapping[str, Any]) -> Path:
     """Return the path of a listed file. Raises ValueError if the path is neither in `folder` nor in a shared asset."""
     if "shared" in item:
-        return _find_data_folder(folder, item)[1] / _match_shared(item)[2]
+        _, asset, name = _find_asset(folder, item)
+        return asset / name
     return folder / _check_relative_path(item["path"])
 
 
-def _find_data_folder(folder: Path, item: Mapping[str, Any]) -> tuple[Path, Path]:
-    """Return the folder of the models that use a file in a shared asset, and the folder of the asset. Raises ValueError."""
-    asset, name = _match_shared(item).groups()
+def _find_data_folders(folder: Path, document: Mapping[str, Any], files: Mapping[str, Path]) -> dict[str, Path]:
+    """Return the folder of the shared asset with a model's data, by model. Raises ValueError.
+
+    If the data of one compiled model in a folder is shared, the data of all is. The data of uncompiled models is not.
+    """
+    assets = {
+        home: asset for home, asset, _ in (_find_asset(folder, item) for item in document.get("files", []) if "shared" in item)
+    }
+    compiled = (model["name"] for model in document["models"] if model.get("compiled", True))
+    return {name: assets[files[name].parent] for name in compiled if files[name].parent in assets}
+
+
+def _find_asset(folder: Path, item: Mapping[str, Any]) -> tuple[Path, Path, str]:
+    """Return the folder of the models that use a shared file, the folder of its asset, and its name there. Raises ValueError."""
+    match = _SHARED.fullmatch(_check_type(item["shared"], str, "shared"))
+    if match is None or item["role"] != _DATA:
+        raise ValueError(f"{item['shared']!r} is not external data in a shared asset")
+    up, place, name = match.groups()
     beside = _check_relative_path(item["path"])
     if not f"/{beside}".endswith(f"/{_check_relative_path(name)}"):
         raise ValueError(f"{beside!r} has another name in its shared asset")
-    return folder / beside.removesuffix(name), Path(os.path.normpath(folder / asset))
+    root = _ascend(folder, up.count("/"))
+    asset = root / place
+    if asset.exists() and (
+        Path(os.path.realpath(asset)) != Path(os.path.realpath(root), place) or not (root / MANIFEST).is_file()
+    ):
+        raise ValueError(f"the shared asset {format_path(asset)} is a link, or it is not in a model package with a {MANIFEST}")
+    return folder / beside.removesuffix(name), asset, name
 
 
-def _match_shared(item: Mapping[str, Any]) -> re.Match[str]:
-    match = _SHARED.fullmatch(_check_type(item["shared"], str, "shared"))
-    if match is None:
-        raise ValueError(f"{item['shared']!r} is not a path in a shared asset")
-    return match
+def _ascend(folder: Path, levels: int) -> Path:
+    """Return the folder `levels` above a folder. A link to a folder is in the parent folder of its target."""
+    for _ in range(levels):
+        if folder.is_symlink() or folder.name in ("", ".."):
+            folder = Path(os.path.realpath(folder))
+        folder = folder.parent
+    return folder
 
 
 def _read_compatibility(models: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:

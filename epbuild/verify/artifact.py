@@ -17,7 +17,7 @@ from typing import Any
 from epbuild.cache.digests import Counting, uncounted
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import NothingToVerify, Problem
-from epbuild.core.safepath import BadReference, locate
+from epbuild.core.safepath import BadReference, locate, resolve_links
 from epbuild.core.shown import format_path
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.verify.facts import Model
@@ -154,7 +154,7 @@ def _read_artifact(folder: Path, place: str, name: str) -> ArtifactFolder | None
             return None
         # The checks cannot read encrypted models. The check `encryption` reports them.
         names = (model.file for model in manifest.models if manifest.files[model.file].plain is None)
-        return ArtifactFolder(folder, _make_models(folder, names, manifest.files.values()), place, manifest)
+        return ArtifactFolder(folder, _make_models(folder, names, manifest), place, manifest)
     except (BadManifest, BadReference) as error:
         flaw = str(error)
     except OSError as error:
@@ -184,13 +184,32 @@ def _find_covered(artifact: ArtifactFolder, emitted: Mapping[str, ArtifactFolder
     return frozenset(file.path for file in shared if digests.get(artifact.format_path(file.path)) == file.sha256)
 
 
-def _make_models(folder: Path, names: Iterable[str], files: Iterable[ListedFile] = ()) -> tuple[Model, ...]:
-    """Return the models of a folder. `files` are the files that its manifest lists."""
-    assets = {
-        posixpath.dirname(file.path.removesuffix(file.shared[1])): file.shared[0] for file in files if file.shared is not None
-    }
-    found = ((name, assets.get(posixpath.dirname(name))) for name in names)
-    return tuple(Model(folder, name, shared_data=None if asset is None else folder / asset) for name, asset in found)
+def _make_models(folder: Path, names: Iterable[str], manifest: Manifest | None = None) -> tuple[Model, ...]:
+    """Return the models of a folder. Raises BadManifest if a shared asset is outside the model package."""
+    assets = _find_assets(folder, manifest) if manifest is not None else {}
+    return tuple(Model(folder, name, shared_data=assets.get(name)) for name in names)
+
+
+def _find_assets(folder: Path, manifest: Manifest) -> dict[str, Path]:
+    """Return the folder of the shared asset with a model's data, by the model's file. Raises BadManifest.
+
+    If the data of one compiled model in a folder is shared, the data of all is. The data of uncompiled models is not.
+    """
+    shared = {file.path: file.shared for file in manifest.files.values() if file.shared is not None}
+    for asset in {asset for asset, _ in shared.values()}:
+        _check_asset(folder, asset)
+    assets = {posixpath.dirname(path.removesuffix(name)): asset for path, (asset, name) in shared.items()}
+    compiled = (model.file for model in manifest.models if model.compiled)
+    return {file: folder / assets[home] for file in compiled if (home := posixpath.dirname(file)) in assets}
+
+
+def _check_asset(folder: Path, asset: str) -> None:
+    """Raise BadManifest if a shared asset exists and is a link, or is not beside the manifest of a model package."""
+    up, place = asset.rsplit("../", 1)
+    root = resolve_links(folder / f"{up}..")
+    found = folder / asset
+    if found.exists() and not (resolve_links(found) == root / place and (root / MANIFEST).is_file()):
+        raise BadManifest(f"the shared asset '{asset}' is a link, or it is not in a model package with a {MANIFEST}")
 
 
 def list_artifact_files(folder: Path) -> Iterator[str]:

@@ -151,16 +151,20 @@ def _read_package(document: Mapping[str, Any]) -> Manifest | None:
 def _read_files(listed: Iterable[Mapping[str, Any]]) -> Iterator[ListedFile]:
     for item in listed:
         plain = Blob(str(item["plain"]["sha256"]), int(item["plain"]["size"])) if "plain" in item else None
-        shared = _read_shared(str(item["shared"])) if "shared" in item else None
+        shared = _read_shared(item) if "shared" in item else None
         yield ListedFile(str(item["path"]), str(item["role"]), int(item["size"]), str(item["sha256"]), plain, shared)
 
 
-def _read_shared(place: str) -> tuple[str, str]:
-    """Return the folder of a shared asset and the path of a file in it. Raises BadManifest if `place` is not in a shared asset."""
-    match = _SHARED.fullmatch(place)
+def _read_shared(item: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the folder of a shared asset and the path of a file in it. Raises BadManifest if the file cannot be in a shared asset."""
+    match = _SHARED.fullmatch(str(item["shared"]))
     if match is None:
-        raise BadManifest(f"it lists a file in an invalid shared asset: {_shorten(place)}")
+        raise BadManifest(f"it lists a file in an invalid shared asset: {_shorten(item['shared'])}")
     _check_paths([match[2]])
+    if item["role"] != "external-data":
+        raise BadManifest(f"it lists a shared file that is not external data: {_shorten(item['path'])}")
+    if not f"/{item['path']}".endswith(f"/{match[2]}"):
+        raise BadManifest(f"it lists a file that has another name in its shared asset: {_shorten(item['path'])}")
     return match[1], match[2]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ def test_data_in_a_shared_asset_is_found_on_disk_and_in_memory(snapdragon: Machi
         pass
     (tmp_path / asset).mkdir(parents=True)
     (tmp_path / asset / "relu.data").touch()
+    assert "is not in a model package" in refused(model.parent, code="EPB632")
+    (tmp_path / "manifest.json").write_text("{}", encoding="utf-8")
     with runtime.open(model.parent):
         pass
     assert [options.data for options in snapdragon.options] == [{"relu.data": b"weights"}, {}]
@@ -63,6 +66,26 @@ def test_data_in_a_shared_asset_is_found_on_disk_and_in_memory(snapdragon: Machi
         {CONTEXT: str(model)},
         {CONTEXT: str(model), DATA: str(tmp_path / asset)},
     ]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
+def test_a_package_can_be_reached_through_a_link_but_its_assets_are_no_links(snapdragon: Machine, tmp_path: Path) -> None:
+    asset = tmp_path / "package" / "shared_assets" / f"sha256-{'0' * 64}"
+    files = [{"path": "a.data", "role": "external-data", "shared": f"../../shared_assets/{asset.name}/a.data"}]
+    models = [{"name": "a", "file": "a_ctx.onnx"}, {"name": "b", "file": "b_ctx.onnx", "compiled": False}]
+    folder = emit(tmp_path / "package" / "all" / "phone", "phone", "a", "b", files=files, models=models)
+    asset.mkdir(parents=True)
+    (asset / "a.data").touch()
+    (tmp_path / "package" / "manifest.json").write_text("{}", encoding="utf-8")
+    link = tmp_path / "current"
+    link.symlink_to(folder)
+    with runtime.open(link):
+        pass
+    # The data of the uncompiled model is beside it.
+    assert [options.entries for options in snapdragon.options] == [{CONTEXT: str(link / "a_ctx.onnx"), DATA: str(asset)}, {}]
+    asset.rename(tmp_path / "elsewhere")
+    asset.symlink_to(tmp_path / "elsewhere")
+    assert "is a link" in refused(folder, code="EPB632")
 
 
 def test_the_manifests_of_all_variants_may_be_in_memory(snapdragon: Machine, tmp_path: Path) -> None:

@@ -535,6 +535,8 @@ def test_manifest_path_outside_its_folder_is_refused(snapdragon: Machine, tmp_pa
 def test_shared_file_outside_a_shared_asset_is_refused(snapdragon: Machine, tmp_path: Path, place: str) -> None:
     folder = emit(tmp_path / "out", files=[{"path": "w.data", "role": "external-data", "shared": place}])
     assert "is invalid: ValueError" in refused(folder, code="EPB632")
+    folder = emit(tmp_path / "other", files=[{"path": "w.bin", "role": "context-binary", "shared": f"{ASSET}/w.bin"}])
+    assert "is not external data in a shared asset" in refused(folder, code="EPB632")
 
 
 def test_onnx_runtime_without_plugin_eps_is_refused(snapdragon: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,6 +144,11 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "a path upwards": (lambda document: document["files"][0].update(path="../x"), "outside its folder"),
     "an absolute path": (lambda document: document["files"][0].update(path="/etc/hostname"), "outside its folder"),
     "a file outside shared assets": (lambda document: document["files"][0].update(shared="../x"), "$.files[0].shared"),
+    "a shared model": (lambda document: document["files"][0].update(shared=f"{ASSET}/x"), "that is not external data"),
+    "a shared file of another name": (
+        lambda document: document["files"][0].update(role="external-data", shared=f"{ASSET}/x"),
+        "another name in its shared asset",
+    ),
     "a way out of a shared asset": (lambda document: document["files"][0].update(shared=f"{ASSET}/../x"), "outside its folder"),
     "a model missing from the files": (lambda document: document["models"][0].update(file="x.onnx"), "but not its file"),
     "a signature of another kind": (
@@ -162,6 +167,33 @@ def test_an_unusable_manifest_is_one_failure_with_its_reason(tmp_path: Path, nam
     failed = [finding for finding in check_artifact(artifact) if finding.outcome == "failed"]
     assert [(finding.check, finding.subject, finding.code) for finding in failed] == [("manifest", "manifest.json", "EPB612")]
     assert len(failed[0].message) < 400
+
+
+@needs_links
+def test_a_shared_asset_outside_the_package_is_refused_unread(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "w.data").write_bytes(b"secret")
+    listed = {"path": "w.data", "role": "external-data", "size": 6, "sha256": "0" * 64, "shared": f"{ASSET}/w.data"}
+    asset = tmp_path / "package" / ASSET.removeprefix("../")
+    asset.parent.mkdir(parents=True)
+    asset.symlink_to(secret)
+
+    def share_data(document: Any) -> None:
+        document["files"].append(listed)
+        document["models"][1]["compiled"] = False
+
+    artifact = broken(tmp_path / "package" / "a", share_data)
+    assert "is a link" in str(artifact.flaw)
+    asset.unlink()
+    secret.rename(asset)
+    [artifact] = find_artifacts(artifact.folder)
+    assert "is not in a model package" in str(artifact.flaw)
+    (tmp_path / "package" / "manifest.json").write_text("{}", encoding="utf-8")
+    [artifact] = find_artifacts(artifact.folder)
+    assert artifact.flaw is None
+    # The data of an uncompiled model is beside it.
+    assert [model.shared_data for model in artifact.models] == [artifact.folder / ASSET, None]
 
 
 def test_models_beside_a_broken_manifest_are_still_checked(tmp_path: Path) -> None:
