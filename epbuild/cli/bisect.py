@@ -63,7 +63,7 @@ def bisect(
             "--max-compiles",
             min=1,
             metavar="N",
-            help="Number of compiles after which no smaller part is searched.",
+            help="Number of compiles, including that of the whole model, after which no smaller part is searched for.",
             default="12, or more for more than 256 nodes",
         ),
     ] = None,

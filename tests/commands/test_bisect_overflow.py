@@ -44,7 +44,8 @@ def test_the_split_has_the_nodes_of_large_values(
     onnx.save(model, tmp_path / "model.onnx")
     values = {"x": np.ones(2, np.float32)}
     values |= dict(zip(nodes, ReferenceEvaluator(model).run(list(nodes), values), strict=True))
-    prober: Any = SimpleNamespace(make_folder=lambda: tmp_path, member=SimpleNamespace(model=SimpleNamespace(name="m")))
+    source = SimpleNamespace(name="m", prepare=[])
+    prober: Any = SimpleNamespace(make_folder=lambda: tmp_path, member=SimpleNamespace(model=source))
     nothing: Any = None
     case = Case(nothing, prober, None, tmp_path, tmp_path / "model.onnx", ModelGraph(tmp_path / "model.onnx", {}))
     [first, *split] = advise_overflow(case, [*nodes].index("big"), values, 65504)
@@ -53,3 +54,5 @@ def test_the_split_has_the_nodes_of_large_values(
         f"To run {named} on the CPU in float32, add `split: {{at: {ends}}}` to the model, and list it in the group as {listed}."
     )
     assert split == ([] if named is None else [text])
+    source.prepare.append(SimpleNamespace(kind="split"))
+    assert advise_overflow(case, [*nodes].index("big"), values, 65504) == [first]  # a part of a split model

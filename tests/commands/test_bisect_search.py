@@ -90,13 +90,17 @@ def test_a_bad_node_with_only_good_parents_is_found(parents: dict[int, list[int]
         calls.append(len(nodes))
         return [node for node in nodes if node in bad]
 
-    found = find_origin(len(parents) - 1, parents, measure, width)
+    found = find_origin(len(parents) - 1, parents, measure, width, lambda: True)
     assert found in bad
     assert not bad.intersection(parents[found])
     assert max(calls, default=0) <= width
     if width >= len(parents):
         assert len(calls) <= 1
         assert is_on_bad_path(found, len(parents) - 1, parents, bad)
+    limit = len(calls) // 2
+    calls.clear()
+    assert find_origin(len(parents) - 1, parents, measure, width, lambda: len(calls) < limit) in bad
+    assert len(calls) <= limit
 
 
 @given(st.integers(2, 3000), st.data())
@@ -109,7 +113,7 @@ def test_a_fault_in_a_chain_is_found_with_few_measurements(count: int, data: st.
         return [node for node in nodes if node >= planted]
 
     parents = {node: [node - 1] if node else [] for node in range(count)}
-    assert find_origin(count - 1, parents, measure, width) == planted
+    assert find_origin(count - 1, parents, measure, width, lambda: True) == planted
     assert len(calls) <= math.ceil(math.log(count, width + 1)) + 1
 
 

@@ -70,13 +70,15 @@ def explain_fallback(case: Case, outside: FallbackNodes) -> Bisection:
 def _find_types(case: Case) -> tuple[Types, str | None]:
     """Return the types and sizes of values, and the first value of unknown type, or None.
 
-    ONNX infers them. If it cannot, they are taken from a run on the CPU EP, unless that fails too.
+    ONNX infers them. If it cannot, they are taken from a run on the CPU EP, unless that fails too. Raises VerifyError if the inputs for
+    this run are invalid.
     """
     types = case.graph.infer_types()
     untyped = case.graph.find_untyped(types)
     if untyped is not None:
+        inputs = case.load_samples()[0]
         try:
-            return {**types, **get_types(case.capture(case.load_samples()[0]))}, None
+            return {**types, **get_types(case.capture(inputs))}, None
         except EpbuildError as error:
             if not is_fault(error):
                 raise

@@ -65,7 +65,7 @@ def _find_nan(case: Case, inputs: Arrays, output: str) -> Bisection:
     def measure(nodes: Sequence[int]) -> list[int]:
         return [index for index in nodes if any(_has_nan(values[name]) for name in graph.get_results(index))]
 
-    part = [find_origin(last, graph.parents, measure, len(graph.nodes))]
+    part = [find_origin(last, graph.parents, measure, len(graph.nodes), lambda: True)]
     return case.conclude(
         "source",
         f"{case.count(1)} computes NaN on the CPU EP itself",
@@ -92,12 +92,24 @@ class _WrongValues:
         return get_types(self.values)
 
     def explain(self, last: int) -> Bisection:
-        """Find the first node whose results differ, given that those of the node `last` do, and the smallest part that shows it."""
+        """Find the first node whose results differ, given that those of the node `last` do, and the smallest part that shows it.
+
+        If no such part could be compiled alone, the part is the node and its ancestors, as the whole model shows it.
+        """
         case, rules = self.case, self.rules
-        origin = find_origin(last, case.graph.parents, self._measure, _MAX_OUTPUTS)
+        origin = find_origin(last, case.graph.parents, self._measure, _MAX_OUTPUTS, case.may_compile)
         nearest = list_nearest(origin, [], case.graph.parents)
-        passing, size = find_smallest_failing(len(nearest), lambda size: self._differs(nearest[:size]), case.may_compile)
+        alone: dict[int, bool] = {}
+
+        def differs(size: int) -> bool:
+            alone[size] = self._differs(nearest[:size])
+            return alone[size]
+
+        passing, size = find_smallest_failing(len(nearest), differs, case.may_compile)
+        if size not in alone and case.may_compile():
+            differs(size)
         part = sorted(nearest[:size])
+        where = "" if alone.get(size) else "in the whole model, "
         wrong = [self.found[name] for name in self._list_results(origin) if self._is_wrong(name)]
         worst = (wrong or list(self.found.values()))[0]
         limit = rules.numbers.largest
@@ -106,9 +118,10 @@ class _WrongValues:
             advice.append(worst.hint)
         bisection = case.conclude(
             "numbers",
-            f"{case.count(size)} {'computes' if size == 1 else 'together compute'} other values on {case.prober.title} than on the CPU EP",
+            f"{where}{case.count(size)} {'computes' if size == 1 else 'together compute'} other values on {case.prober.title} "
+            "than on the CPU EP",
             part,
-            complete=size - passing == 1,
+            complete=size - passing == 1 and size in alone,
             advice=advice,
             files=case.write_part_and_values(part, self.values),
         )

@@ -10,6 +10,7 @@ from epbuild.commands.bisect.case import Case
 from epbuild.commands.bisect.search import list_ancestors
 from epbuild.onnxfile.edit.excerpts import get_types
 from epbuild.onnxfile.read.headers import read_header
+from epbuild.recipe.splitting import SPLIT
 
 if TYPE_CHECKING:
     from epbuild.commands.bisect.probing import Arrays
@@ -44,7 +45,9 @@ def _find_region(case: Case, origin: int, large: Collection[int]) -> set[int]:
 
 def _advise_split(case: Case, region: Collection[int], values: Arrays) -> list[str]:
     """Return a sentence that says how to split the model so that only these nodes run on the CPU, or nothing if no split does this."""
-    graph = case.graph
+    graph, model = case.graph, case.prober.member.model
+    if any(step.kind == SPLIT for step in model.prepare):
+        return []  # a part of a split model cannot be split
     header = read_header(case.save(sorted(region), get_types(values)))
     before = {value.name: maker for value in header.inputs if (maker := graph.get_maker(value.name)) is not None}
     after = [value.name for value in header.outputs if value.name not in graph.outputs]
@@ -55,10 +58,9 @@ def _advise_split(case: Case, region: Collection[int], values: Arrays) -> list[s
     ends = [names[0] if len(names) == 1 else names for names in (list(before), after) if names]
     if not ends or len(region) > _MAX_NAMES or earlier.intersection(region) or holds_later:
         return []
-    model = case.prober.member.model.name
-    parts = [f"`{model}_{number}`" for number in range(len(ends) + 1)]
+    parts = [f"`{model.name}_{number}`" for number in range(len(ends) + 1)]
     exact = 1 if before else 0
-    parts[exact] = f"`{{model: {model}_{exact}, compile: none}}`"
+    parts[exact] = f"`{{model: {model.name}_{exact}, compile: none}}`"
     named = ", ".join(case.describe(index).node for index in sorted(region))
     listed = f"{', '.join(parts[:-1])} and {parts[-1]}"
     return [

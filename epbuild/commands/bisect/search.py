@@ -58,17 +58,27 @@ def _narrow(low: int, high: int, fails: Callable[[int], bool], may_probe: Callab
     return low, high
 
 
-def find_origin(last: int, parents: Parents, measure: Callable[[Sequence[int]], Iterable[int]], width: int) -> int:
+def find_origin(
+    last: int,
+    parents: Parents,
+    measure: Callable[[Sequence[int]], Iterable[int]],
+    width: int,
+    may_probe: Callable[[], bool],
+) -> int:
     """Return a bad node whose parents are all good, given that the node `last` is bad.
 
     `measure` returns the bad ones of at most `width` nodes. If `last` has at most `width` ancestors, one call is enough, and a path of
     bad nodes leads from the returned node to `last`. Bad nodes whose readers are all good do not matter.
+
+    The search ends early when `may_probe` returns False. Then the returned node is bad, but its parents may be bad too.
     """
     known = {last: True}
 
     def measure_new(nodes: Sequence[int]) -> None:
         new = [node for node in nodes if node not in known]
         for begin in range(0, len(new), width):
+            if not may_probe():
+                return
             batch = new[begin : begin + width]
             bad = set(measure(batch))
             known.update((node, node in bad) for node in batch)
@@ -79,14 +89,14 @@ def find_origin(last: int, parents: Parents, measure: Callable[[Sequence[int]], 
         while high - low - 1 > width:
             inner = _spread(low + 1, high, width)
             measure_new([line[place] for place in inner])
-            low = max((place for place in inner if not known[line[place]]), default=low)
+            low = max((place for place in inner if not known.get(line[place])), default=low)
             high = min((place for place in inner if place > low), default=high)
         measure_new(line[low + 1 : high])
         last = line[high]
         while bad := [parent for parent in parents[last] if known.get(parent)]:
             last = max(bad)
         measure_new(parents[last])
-        bad = [parent for parent in parents[last] if known[parent]]
+        bad = [parent for parent in parents[last] if known.get(parent)]
         if not bad:
             return last
         last = max(bad)

@@ -26,7 +26,10 @@ class BisectRequest(Struct, frozen=True):
     """Settings of generated inputs. If this and `inputs` are None, the inputs in the recipe's `verify` or else the seed 0 apply."""
     asked: Thresholds = field(default_factory=Thresholds)
     max_compiles: int | None = None
-    """Number of compiles after which no smaller part is searched. If None, `get_max_compiles` determines it."""
+    """Number of compiles, including that of the whole model, after which no smaller part is searched for.
+
+    If None, `get_max_compiles` determines it.
+    """
 
 
 class PartNode(Struct, frozen=True):
