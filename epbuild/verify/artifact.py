@@ -171,17 +171,21 @@ def _divide_files(outer: ArtifactFolder, emitted: Mapping[str, ArtifactFolder]) 
 
 def _find_covered(artifact: ArtifactFolder, emitted: Mapping[str, ArtifactFolder]) -> frozenset[str]:
     """Return the files in shared assets that an artifact around this one lists with the same digest."""
-    if artifact.manifest is None:
-        return frozenset()
-    shared = [file for file in artifact.manifest.files.values() if file.shared is not None]
-    digests = {
-        f"{place}{path}": file.sha256
+    shared = (
+        [file for file in artifact.manifest.files.values() if file.shared is not None] if artifact.manifest is not None else []
+    )
+    around = [
+        (place, outer.manifest.files)
         for place, outer in (emitted.items() if shared else ())
         if outer.manifest is not None and artifact.place.startswith(place)
-        for path, file in outer.manifest.files.items()
-        if file.shared is None
-    }
-    return frozenset(file.path for file in shared if digests.get(artifact.format_path(file.path)) == file.sha256)
+    ]
+
+    def is_covered(file: ListedFile) -> bool:
+        path = artifact.format_path(file.path)
+        listed = (files.get(path.removeprefix(place)) for place, files in around)
+        return any(other is not None and other.shared is None and other.sha256 == file.sha256 for other in listed)
+
+    return frozenset(file.path for file in shared if is_covered(file))
 
 
 def _make_models(folder: Path, names: Iterable[str], manifest: Manifest | None = None) -> tuple[Model, ...]:
