@@ -28,7 +28,7 @@ from epbuild.recipe.model import CompressionMethod
 
 ArchiveName = Literal["zip", "tar.zst"]
 
-_MAX_MANIFEST_BYTES = zipped.GATHERED_BYTES
+MAX_MANIFEST_BYTES = zipped.GATHERED_BYTES
 
 
 class ArchiveFormat(Protocol):
@@ -43,10 +43,11 @@ class ArchiveFormat(Protocol):
         Raises errors of `copy` and `put`, and EnvironmentFailure if the compression package is missing.
         """
 
-    def read_first_members(self, file: BinaryIO, max_bytes: int) -> Iterator[tuple[str, bytes]]:
-        """Yield the name and content of the first members, until one exceeds `max_bytes` or is not as `write` writes it.
+    def read_first_members(self, file: BinaryIO, max_bytes: int) -> Iterator[tuple[str, bytes | None]]:
+        """Yield the name and content of the first members, until one is not as `write` writes it.
 
-        Members that the caller does not request are not read. Raises OSError, and EnvironmentFailure as `write` does.
+        The last content is None if it exceeds `max_bytes` or is damaged. Members that the caller does not request are not read. Raises
+        OSError, and EnvironmentFailure as `write` does.
         """
 
     def unpack(self, path: Path, members: Members) -> None:
@@ -111,25 +112,31 @@ def read_listed(path: Path) -> Mapping[str, Any] | None:
     Raises EnvironmentFailure if the file is compressed with zstd and the zstd package is missing.
     """
     try:
-        document: dict[str, Any] = json.loads(next(read_manifests(path)))
+        document: dict[str, Any] = json.loads(next(read_manifests(path))[1] or b"")
         own = extract_own_manifest(document)
         return document if isinstance(own["files"], list) and isinstance(own["format"], int) else None
     except (OSError, ValueError, LookupError, TypeError, RecursionError, StopIteration):
         return None
 
 
-def read_manifests(path: Path) -> Iterator[bytes]:
-    """Yield the manifests at the beginning of an archive. Nothing is yielded for files of other programs.
+def read_manifests(path: Path) -> Iterator[tuple[str, bytes | None]]:
+    """Yield the names and contents of the manifests at the beginning of an archive. Nothing is yielded for files of other programs.
 
-    Raises OSError, and EnvironmentFailure if the file is compressed with zstd and the zstd package is missing.
+    The last content is None if it exceeds `MAX_MANIFEST_BYTES`, is damaged or has the name of an earlier one. Raises OSError, and
+    EnvironmentFailure if the file is compressed with zstd and the zstd package is missing.
     """
+    names = set()
     with open_regular(path) as file:
         found = find_format(file.read(4))
         file.seek(0)
-        for name, data in found.read_first_members(file, _MAX_MANIFEST_BYTES) if found is not None else ():
+        for name, data in found.read_first_members(file, MAX_MANIFEST_BYTES) if found is not None else ():
             if PurePosixPath(name).name != MANIFEST:
                 return
-            yield data
+            if name in names:
+                yield name, None
+                return
+            names.add(name)
+            yield name, data
 
 
 def _sort_key(artifact: Artifact) -> tuple[bool, bool, tuple[str, ...]]:

@@ -66,20 +66,22 @@ def write_tar(artifacts: Sequence[Artifact], copy: Copy, put: Write) -> None:
     put(memoryview(bytes(end + -(written + end) % _RECORD_BYTES)))
 
 
-def read_first_members(file: BinaryIO, max_bytes: int) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and content of the first members, until one has more than `max_bytes` bytes or was not written by `write`.
+def read_first_members(file: BinaryIO, max_bytes: int) -> Iterator[tuple[str, bytes | None]]:
+    """Yield the name and content of the first members, until one was not written by `write`.
 
-    Raises OSError, and EnvironmentFailure if the zstd package is missing.
+    The last content is None if it has more than `max_bytes` bytes or is truncated. Raises OSError, and EnvironmentFailure if the zstd
+    package is missing.
     """
     package = zstd.import_zstandard()
     stream = package.ZstdDecompressor().stream_reader(file, read_size=_HEAD_BYTES)
     try:
         while True:
             member = tarfile.TarInfo.frombuf(_read_exactly(stream, _BLOCK_BYTES), "utf-8", "replace")
-            if member.type != tarfile.REGTYPE or not 0 <= member.size <= max_bytes:
+            if member.type != tarfile.REGTYPE or member.size < 0:
                 return
-            data = _read_exactly(stream, member.size)
+            data = _read_exactly(stream, member.size) if member.size <= max_bytes else b""
             if len(data) < member.size:
+                yield member.name, None
                 return
             yield member.name, data
             _read_exactly(stream, -member.size % _BLOCK_BYTES)

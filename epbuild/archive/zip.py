@@ -87,36 +87,34 @@ def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | No
     put(memoryview(directory + _build_end(len(members), len(directory), offset)))
 
 
-def read_first_members(file: BinaryIO, max_bytes: int) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and content of the first members, until one has more than `max_bytes` bytes or was not written by `write`.
+def read_first_members(file: BinaryIO, max_bytes: int) -> Iterator[tuple[str, bytes | None]]:
+    """Yield the name and content of the first members, until one was not written by `write`.
 
-    Raises OSError.
+    The last content is None if it has more than `max_bytes` bytes or is damaged. Raises OSError.
     """
     while (member := _read_member(file, max_bytes)) is not None:
         yield member
+        if member[1] is None:
+            return
 
 
-def _read_member(file: BinaryIO, max_bytes: int) -> tuple[str, bytes] | None:
+def _read_member(file: BinaryIO, max_bytes: int) -> tuple[str, bytes | None] | None:
     header = file.read(_LOCAL.size)
     if len(header) < _LOCAL.size:
         return None
     mark, _, flags, method, _, _, crc, packed_size, size, name_size, extra_size = _LOCAL.unpack(header)
-    if (
-        mark != _LOCAL_MARK
-        or flags != _UTF8
-        or method not in (_STORED, _DEFLATED)
-        or max(packed_size, size) > max_bytes + max_bytes // _GROWTH
-    ):
+    if mark != _LOCAL_MARK or flags not in (_UTF8, _UTF8 | _CRC_FOLLOWS) or method not in (_STORED, _DEFLATED):
         return None
-    name, data = file.read(name_size + extra_size)[:name_size], file.read(packed_size)
+    name = file.read(name_size + extra_size)[:name_size].decode(errors="replace")
+    if flags != _UTF8 or max(packed_size, size) > max_bytes + max_bytes // _GROWTH:
+        return name, None
+    data = file.read(packed_size)
     if method == _DEFLATED:
         try:
             data = zlib.decompressobj(_RAW_DEFLATE).decompress(data, size + 1)
         except zlib.error:
-            return None
-    if len(data) != size or size > max_bytes or zlib.crc32(data) != crc:
-        return None
-    return name.decode(errors="replace"), data
+            return name, None
+    return name, data if len(data) == size <= max_bytes and zlib.crc32(data) == crc else None
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -64,6 +65,13 @@ def copy_data(artifact: Artifact, write: Write) -> None:
     write(memoryview(artifact.data or b""))
 
 
+def write_manifests(path: Path, name: str, manifests: Sequence[tuple[str, bytes]]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    listed = [Artifact.generated(place, "manifest", data) for place, data in manifests]
+    with path.open("wb") as file:
+        write_archive(cast("ArchiveName", name), listed, copy_data, file)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("of_package", [False, True])
 def test_folders_and_archives_are_read(tmp_path: Path, name: str, of_package: bool) -> None:
@@ -88,6 +96,11 @@ def test_folders_and_archives_are_read(tmp_path: Path, name: str, of_package: bo
         (manifest(model("prefill", "k", None)), "has no sizes of compile results, because an earlier epbuild wrote it"),
         (PACKAGE, "is the manifest of a model package, which lists no models; write the folder of the package"),
         (manifest(model("prefill", "k", 7), format=2), "is not a report or manifest that this epbuild can read"),
+        (
+            manifest(model("prefill", "k", 7) | {"measured": {"figures": {"load_ms": 1e308}, "on": "device"}}),
+            "is not a report or manifest that this epbuild can read",
+        ),
+        (manifest(model("prefill", "k", 1 << 62)), "is not a report or manifest that this epbuild can read"),
         (b'{"format": 1, "models": 7}', "is not a report or manifest that this epbuild can read"),
         (b"x", "is not a report or manifest that this epbuild can read"),
     ],
@@ -96,3 +109,46 @@ def test_a_release_without_sizes_is_refused_in_one_sentence(tmp_path: Path, cont
     (tmp_path / "release.json").write_bytes(content)
     size, [problem] = find(tmp_path / "release.json")
     assert (size, problem.code, problem.message) == (None, "EPB298", f"the baseline 'release.json' {why}")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "manifests",
+    [
+        [("manifest.json", SHARED), ("manifest.json", SHARED)],
+        [("a/manifest.json", SHARED), ("b/manifest.json", SHARED + b" " * (8 << 20))],
+    ],
+)
+def test_an_archive_with_a_duplicate_or_too_large_manifest_is_refused(
+    tmp_path: Path, name: str, manifests: Sequence[tuple[str, bytes]]
+) -> None:
+    write_manifests(tmp_path / f"r.{name}", name, manifests)
+    size, [problem] = find(tmp_path / f"r.{name}")
+    what = f"'r.{name}/{manifests[1][0]}', which is damaged, larger than 8 MiB or a duplicate"
+    assert (size, problem.code, problem.message) == (None, "EPB298", f"the baseline 'r.{name}' contains {what}")
+
+
+@pytest.mark.slow
+def test_the_number_and_the_size_of_manifests_are_limited(tmp_path: Path) -> None:
+    write_manifests(tmp_path / "r.zip", "zip", [(f"{number}/manifest.json", b"{}") for number in range(10_001)])
+    with (tmp_path / "manifest.json").open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    for name in ("r.zip", "manifest.json"):
+        size, [problem] = find(tmp_path / name)
+        assert (size, problem.code) == (None, "EPB298")
+        assert problem.message.endswith("has more than 64 MiB of JSON, or more than 10,000 manifests")
+
+
+def test_a_folder_with_two_releases_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "releases"
+    write_manifests(folder / "v9.zip", "zip", [("manifest.json", SHARED)])
+    write_manifests(folder / "copy.zip", "zip", [("manifest.json", SHARED)])
+    for hidden, data in ((".git", b"{"), ("web", b'{"name": "app", "models": []}')):
+        (folder / hidden).mkdir()
+        (folder / hidden / "manifest.json").write_bytes(data)
+    assert find(folder) == (700, [])
+    write_manifests(folder / "v10.zip", "zip", [("manifest.json", SHARED.replace(b"700", b"701"))])
+    size, [problem] = find(folder)
+    both = "'releases/copy.zip/manifest.json' and 'releases/v10.zip/manifest.json'"
+    why = f"is ambiguous: {both} have different sizes of the group 'decoder' for 'npu'"
+    assert (size, problem.code, problem.message) == (None, "EPB298", f"the baseline 'releases' {why}")

@@ -112,6 +112,8 @@ MISTAKES = [
     ("range that ends before it begins", IN_GROUP, IN_GROUP + "    verify: {data: {ranges: {x: ‸[3, 1]}}}\n",
      "EPB106", "the smallest number, followed by the largest number"),
     ("no inputs", IN_GROUP, IN_GROUP + "    verify: {data: ‸[]}\n", "EPB106", ""),
+    ("an absurd growth of a figure", IN_GROUP, IN_GROUP + "    expect: {baseline: a.json, max_growth: {load_ms: ‸1e300}}\n",
+     "EPB106", "1000"),
     ("no set of inputs", IN_GROUP, IN_GROUP + "    verify: {data: {samples: ‸0}}\n", "EPB106", "at least 1"),
     ("unknown reference", IN_GROUP, IN_GROUP + "    verify: {reference: ‸mine}\n", "EPB106", "source, prepared"),
     ("profile of a command", IN_GROUP, IN_GROUP + "    measure: {command: ['${in}', '${out}'], profile: ‸true}\n",
