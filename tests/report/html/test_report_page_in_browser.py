@@ -170,6 +170,7 @@ def test_the_contents_of_a_report_run_no_script(browser: Browser, tmp_path: Path
         for button in page.locator("main .opener, a.cell").all()[:40]:
             if button.is_visible():
                 button.click()
+                page.locator("#panel[open]").wait_for()
                 page.keyboard.press("Escape")
         page.locator("#search").fill("script")
         assert page.evaluate("window.harmed") is None
