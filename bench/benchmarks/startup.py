@@ -40,7 +40,7 @@ def _names(workshop: Workshop) -> list[str]:
     found: list[str] = []
 
     def note(text: str) -> bool:
-        found.extend(re.findall(r"^  ([a-z]+)  ", text.partition("Commands:")[2], re.MULTILINE))
+        found.extend(re.findall(r"^  ([a-z]+)  +[A-Z]", text, re.MULTILINE))
         return bool(found)
 
     workshop.seconds(workshop.epbuild("--help"), said=note)
