@@ -11,7 +11,7 @@ from results import Result
 from rounds import Contender, interleave
 from workshop import CHECKOUT, Workshop
 
-_VALIDATE_LIMIT = 1.2
+_VALIDATE_LIMIT = 1.0
 _PLAN_LIMIT = 1.8
 _AXIS = 100
 _TEXT_TARGETS = 3300

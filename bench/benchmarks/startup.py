@@ -11,7 +11,7 @@ from results import Result
 from rounds import Contender, interleave
 from workshop import Workshop
 
-LIMIT = 0.20
+LIMIT = 0.25
 
 
 def measure(workshop: Workshop, rounds: int) -> Result:

@@ -9,7 +9,6 @@ from epbuild.catalog.facts import Thresholds
 from epbuild.cli import arguments
 from epbuild.cli.options import Excludes, OptionGroup, UsageError, declare_option, make_application
 from epbuild.cli.verify import Ranges, Seed, declare_metrics
-from epbuild.commands.bisect.bisection import bisect as find_fault
 from epbuild.commands.bisect.values import BisectRequest
 from epbuild.recipe.model import MadeInputs
 from epbuild.report.json.checks import build_bisection_document
@@ -74,6 +73,8 @@ def bisect(
 
     STEP is a compile step. The part is written to .epbuild/bisect, and if it compiles, also its inputs and expected outputs.
     """
+    from epbuild.commands.bisect.bisection import bisect as find_fault  # imports onnx, which takes 0.2 s
+
     recipe, steps, _ = target.selection()
     if not steps:
         raise UsageError(f"'{recipe}' is a recipe: name a step as well, such as 'compile:main/phone/model'")
