@@ -112,10 +112,13 @@ def read_listed(path: Path) -> Mapping[str, Any] | None:
     Raises EnvironmentFailure if the file is compressed with zstd and the zstd package is missing.
     """
     try:
-        document: dict[str, Any] = json.loads(next(read_manifests(path))[1] or b"")
+        _, data = next(read_manifests(path), ("", None))
+        if data is None:
+            return None
+        document: dict[str, Any] = json.loads(data)
         own = extract_own_manifest(document)
         return document if isinstance(own["files"], list) and isinstance(own["format"], int) else None
-    except (OSError, ValueError, LookupError, TypeError, RecursionError, StopIteration):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
 
