@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,8 +140,7 @@ def make_folders(folder: Path) -> None:
     """Create a folder and its missing parent folders, and sync them. Raises OSError."""
     if folder.is_dir():
         return
-    missing = [folder, *folder.parents]
-    missing = missing[: next((count for count, path in enumerate(missing) if path.is_dir()), len(missing))]
+    missing = list(takewhile(lambda path: not path.is_dir(), (folder, *folder.parents)))
     folder.mkdir(parents=True, exist_ok=True)
     for made in missing:
         sync_directory(made.parent)
@@ -172,14 +172,9 @@ def _declare(function: ctypes._NamedFuncPointer, first: Sequence[type]) -> Calla
 def _sync(path: str | Path, flags: int) -> None:
     descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
     try:
-        _sync_descriptor(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_descriptor(descriptor: int) -> None:
-    try:
         os.fsync(descriptor)
     except OSError as error:
         if error.errno != errno.EINVAL:  # the file system has nothing to sync
             raise
+    finally:
+        os.close(descriptor)

@@ -17,26 +17,9 @@ _MAX_CHARACTERS = 1 << 16
 _FILENAME_TOO_LONG = 206  # ERROR_FILENAME_EXCED_RANGE of Windows
 _CLASSES = r"SYSTEM\CurrentControlSet\Control\Class"
 _INSTRUCTIONS = (
-    *(
-        "sse",
-        "ssse",
-        "pni",
-        "avx",
-        "amx",
-        "fma",
-        "f16c",
-        "bmi",
-        "abm",
-        "popcnt",
-        "movbe",
-        "adx",
-        "aes",
-        "vaes",
-        "pclmul",
-        "vpclmul",
-    ),
-    *("gfni", "sha_ni", "sha512", "sm3", "sm4", "xop", "mmx", "3dnow"),
-)
+    "sse", "ssse", "pni", "avx", "amx", "fma", "f16c", "bmi", "abm", "popcnt", "movbe", "adx", "aes", "vaes", "pclmul", "vpclmul",
+    "gfni", "sha_ni", "sha512", "sm3", "sm4", "xop", "mmx", "3dnow",
+)  # fmt: skip
 """Prefixes of x86 CPU flags for instructions that compilers may use. All other flags concern kernels and mitigations."""
 
 
