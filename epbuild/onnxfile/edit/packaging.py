@@ -18,7 +18,7 @@ from epbuild.core.safepath import BadReference, check_reference, resolve_links
 from epbuild.core.shown import format_path
 from epbuild.onnxfile.edit.compiled import References, find_binary, find_context_weights, find_data, read_compiled
 from epbuild.onnxfile.edit.rewrite import PROTOBUF_LIMIT, embed, extract, relink
-from epbuild.onnxfile.edit.staging import drafts, make_exists_error, overwrite, publish, stage
+from epbuild.onnxfile.edit.staging import drafts, make_exists_error, overwrite, publish, split_destination, stage
 from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
@@ -53,13 +53,14 @@ class _Model(Struct, frozen=True):
     node: EPContextNode
     binary: Path | None
     ep: EpEntry | None
-    weights: Path | None
-    """File beside `binary` that contains the context's weights. None if there is none."""
+    weights: str | None
+    """Reference to the file that contains the context's weights. None if there is none."""
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Files of the context."""
-        return tuple(path for path in (self.weights, self.binary) if path is not None)
+        weights = self.path.parent / self.weights if self.weights is not None else None
+        return tuple(path for path in (weights, self.binary) if path is not None)
 
     def digest(self) -> str:
         embedded = Payload(self.path, *(self.node.payload or (0, 0)))
@@ -101,11 +102,10 @@ def repackage(
     if binary is not None:
         _check_name(binary)
     unreadable = _check_sharing(opened, packaging, binary)
-    one_file = destination is not None and destination.suffix == ".onnx" and not destination.is_dir()
-    target = folder if destination is None else destination.parent if one_file else destination
+    target, file_name = split_destination(destination, folder)
     new = []
     for model in opened:
-        name = destination.name if one_file and destination is not None else model.path.name
+        name = file_name or model.path.name
         reference = None if packaging == "embed" else binary or f"{PurePosixPath(name).stem}.bin"
         new.append(_Draft(model, name, reference, _name_new_weights(model, reference)))
     _check_names(new, target, in_place=destination is None)
@@ -137,6 +137,12 @@ def repackage(
     return Repackaged(*paths, removed=unused)
 
 
+def _locate_context(path: Path, header: ModelHeader, node: EPContextNode, ep: EpEntry | None) -> _Model:
+    """Return a model with the files of the context of `node`. Raises VerifyError if a file is missing."""
+    binary = find_binary(path, node) if node.reference is not None else None
+    return _Model(path, header, node, binary, ep, find_context_weights(path, node, ep))
+
+
 def _open(path: Path, packaging: Packaging, find_ep: FindEp) -> _Model:
     header = read_compiled(path)
     embedded = [node for node in header.ep_context_nodes if node.payload is not None]
@@ -151,27 +157,20 @@ def _open(path: Path, packaging: Packaging, find_ep: FindEp) -> _Model:
         message = f"{format_path(path)} has {len(contexts)} contexts ({', '.join(dict.fromkeys(kinds))}); only one can be changed"
         raise ChangeRefused(Problem("EPB621", message))
     if packaging == "embed" and len(referring) > 1:
-        message = (
-            f"{len(referring)} nodes of {format_path(path)} refer to {referring[0].reference}, but EPs load only one embedded context per "
-            f"model"
-        )
-        raise ChangeRefused(Problem("EPB621", message))
+        users = f"{len(referring)} nodes of {format_path(path)} refer to {referring[0].reference}"
+        raise ChangeRefused(Problem("EPB621", f"{users}, but EPs load only one embedded context per model"))
     node = (referring or embedded)[0]
-    binary = find_binary(path, node) if referring else None
-    ep = find_ep(node.source)
-    weights = find_context_weights(path, node, ep)
-    if packaging == "embed" and weights is not None:
-        message = (
-            f"the context of {format_path(path)} is in two files, {node.reference} and {weights}, but a model can embed only one"
-        )
+    model = _locate_context(path, header, node, find_ep(node.source))
+    if packaging == "embed" and model.weights is not None:
+        files = f"{node.reference} and {model.weights}"
+        message = f"the context of {format_path(path)} is in two files, {files}, but a model can embed only one"
         raise ChangeRefused(Problem("EPB626", message, None, "Keep both files beside the model."))
-    if packaging == "embed" and binary is not None:
-        size = path.stat().st_size + binary.stat().st_size
+    if packaging == "embed" and model.binary is not None:
+        size = path.stat().st_size + model.binary.stat().st_size
         if size > PROTOBUF_LIMIT - _LENGTHS:
             large = f"{format_path(path)} with its context embedded would have {size:,} bytes"
-            message = f"{large}, but readers do not support models over 2 GiB"
-            raise ChangeRefused(Problem("EPB623", message))
-    return _Model(path, header, node, binary, ep, path.parent / weights if weights is not None else None)
+            raise ChangeRefused(Problem("EPB623", f"{large}, but readers do not support models over 2 GiB"))
+    return model
 
 
 def _name_new_weights(model: _Model, reference: str | None) -> str | None:
@@ -181,21 +180,16 @@ def _name_new_weights(model: _Model, reference: str | None) -> str | None:
     name = name_weights(reference, model.ep)
     if name is None:
         suffix = PurePosixPath(str(model.node.reference)).suffix
-        message = f"'{reference}' must end in '{suffix}', because the EP finds the weights in {model.weights.name} by this name"
-        raise ChangeRefused(Problem("EPB624", message))
+        why = f"because the EP finds the weights in {PurePosixPath(model.weights).name} by this name"
+        raise ChangeRefused(Problem("EPB624", f"'{reference}' must end in '{suffix}', {why}"))
     return name
 
 
 def _find_folder(models: Sequence[_Model]) -> Path:
     folders = list(dict.fromkeys(resolve_links(model.path.parent) for model in models))
     if len(folders) > 1:
-        named = ", ".join(map(format_path, folders))
-        raise ChangeRefused(
-            Problem(
-                "EPB622",
-                f"the models are in different folders ({named}), but one command can change only models in the same folder",
-            )
-        )
+        where = f"the models are in different folders ({', '.join(map(format_path, folders))})"
+        raise ChangeRefused(Problem("EPB622", f"{where}, but one command can change only models in the same folder"))
     return models[0].path.parent
 
 
@@ -222,9 +216,8 @@ def _check_sharing(models: Sequence[_Model], packaging: Packaging, binary: str |
         unreadable.update(dict.fromkeys(references.find_unreadable(folder / name, folder)))
         if packaging == "embed" and len(named) + len(others) > 1:
             listed = ", ".join(path.name for path in (*named, *others))
-            raise ChangeRefused(
-                Problem("EPB622", f"{name} is shared by {listed}, but EPs do not load a shared context that is embedded")
-            )
+            message = f"{name} is shared by {listed}, but EPs do not load a shared context that is embedded"
+            raise ChangeRefused(Problem("EPB622", message))
         if others:
             listed = ", ".join(path.name for path in others)
             message = f"{name} is also used by {listed}; changing only {named[0].name} would end the sharing"
@@ -247,14 +240,8 @@ def _check_names(new: Sequence[_Draft], target: Path, *, in_place: bool) -> None
                 message = f"{name} is external data of {format_path(draft.old.path)} and must not be replaced"
                 raise ChangeRefused(Problem("EPB624", message))
         if in_place and draft.old.path.is_symlink():
-            raise ChangeRefused(
-                Problem(
-                    "EPB624",
-                    f"{format_path(draft.old.path)} is a link, which a change in place would replace",
-                    None,
-                    "Pass the path of the file itself.",
-                )
-            )
+            message = f"{format_path(draft.old.path)} is a link, which a change in place would replace"
+            raise ChangeRefused(Problem("EPB624", message, None, "Pass the path of the file itself."))
 
 
 def _write(draft: _Draft, folder: Path, packaging: Packaging, *, in_place: bool) -> None:
@@ -270,7 +257,7 @@ def _write(draft: _Draft, folder: Path, packaging: Packaging, *, in_place: bool)
         if not binary.exists():
             stage(old.binary, binary, link=in_place)
             if old.weights is not None and draft.weights is not None:
-                stage(old.weights, folder / draft.weights, link=in_place)
+                stage(old.path.parent / old.weights, folder / draft.weights, link=in_place)
         relink(old.path, folder / draft.name, {str(old.node.reference): draft.reference})
 
 
@@ -278,26 +265,23 @@ def _check_draft(draft: _Draft, folder: Path) -> None:
     """Raise VerifyError unless the result has the old context and is otherwise unchanged."""
     path, old = folder / draft.name, draft.old
     header = read_header(path)
-    node = next(node for node in header.ep_context_nodes if node.reference is not None or node.payload is not None)
-    binary = find_binary(path, node) if node.reference is not None else None
-    weights = find_context_weights(path, node, old.ep)
-    new = _Model(path, header, node, binary, old.ep, folder / weights if weights is not None else None)
+    nodes = [node for node in header.ep_context_nodes if node.payload is not None or node.reference is not None]
+    new = _locate_context(path, header, nodes[0], old.ep)
     linked = new.binary is not None and old.binary is not None and new.binary.samefile(old.binary)
-    has_weights = weights == draft.weights and (
-        new.weights is None or old.weights is None or _have_same_content(new.weights, old.weights)
-    )
-    references = {node.reference for node in header.ep_context_nodes if node.payload is not None or node.reference is not None}
-    if references != {draft.reference} or _strip_context(header) != _strip_context(old.header):
-        raise VerifyError(
-            Problem("EPB629", f"the result for {format_path(old.path)} differs in more than its context; nothing was changed")
-        )
-    if not has_weights or (not linked and new.digest() != old.digest()):
-        raise VerifyError(
-            Problem("EPB629", f"the result for {format_path(old.path)} has a different context; nothing was changed")
-        )
+    if {node.reference for node in nodes} != {draft.reference} or _strip_context(header) != _strip_context(old.header):
+        difference = "differs in more than its context"
+    elif not _has_same_weights(new, draft) or (not linked and new.digest() != old.digest()):
+        difference = "has a different context"
+    else:
+        return
+    raise VerifyError(Problem("EPB629", f"the result for {format_path(old.path)} {difference}; nothing was changed"))
 
 
-def _have_same_content(file: Path, other: Path) -> bool:
+def _has_same_weights(new: _Model, draft: _Draft) -> bool:
+    old = draft.old
+    if new.weights != draft.weights or new.weights is None or old.weights is None:
+        return new.weights == draft.weights
+    file, other = new.path.parent / new.weights, old.path.parent / old.weights
     return file.samefile(other) or hash_file(file) == hash_file(other)
 
 

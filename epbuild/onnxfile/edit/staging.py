@@ -38,6 +38,13 @@ def drafts(folder: Path, names: Iterable[str]) -> Iterator[Path]:
                 place.rmdir()
 
 
+def split_destination(destination: Path | None, default: Path) -> tuple[Path, str | None]:
+    """Return the folder for new files, and the name of the file if `destination` is a single `.onnx` file instead of a folder."""
+    if destination is None or destination.suffix != ".onnx" or destination.is_dir():
+        return destination or default, None
+    return destination.parent, destination.name
+
+
 def stage(file: Path, draft: Path, *, link: bool) -> None:
     """Copy `file` to a draft. With `link`, use a hard link if the file system supports it."""
     draft.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.core.safepath import BadReference, check_reference, resolve_links
 from epbuild.core.shown import format_path
-from epbuild.onnxfile.edit.staging import drafts, publish, stage
+from epbuild.onnxfile.edit.staging import drafts, publish, split_destination, stage
 from epbuild.onnxfile.read.epcontext import DOMAIN, OP_TYPE
 from epbuild.onnxfile.read.headers import read_header
 
@@ -98,21 +98,20 @@ def wrap_binary(
     except BadReference as error:
         raise ChangeRefused(Problem("EPB624", str(error))) from error
     _check_graphs(binary, described.graphs)
-    one_file = output is not None and output.suffix == ".onnx" and not output.is_dir()
-    if one_file and output is not None and len(described.graphs) > 1:
-        message = f"{format_path(output)} cannot hold the {len(described.graphs)} graphs of {format_path(binary)}"
+    folder, file_name = split_destination(output, binary.parent)
+    if file_name is not None and len(described.graphs) > 1:
+        held = f"the {len(described.graphs)} graphs of {format_path(binary)}"
+        message = f"{format_path(folder / file_name)} cannot hold {held}"
         raise ChangeRefused(Problem("EPB624", message, None, "Name a folder: each graph becomes a model."))
-    folder = binary.parent if output is None else output.parent if one_file else output
-    names = [output.name] if one_file and output is not None else _name_models(binary, described.graphs)
+    names = _name_models(binary, described.graphs) if file_name is None else [file_name]
     wrapped = []
     copied = [] if resolve_links(folder) == resolve_links(binary.parent) else [binary.name]
     with drafts(folder, [*copied, *names]) as draft_folder:
         for graph, name in zip(described.graphs, names, strict=True):
-            values = _Values(quantized_io=quantized_io)
-            model = _build_model(graph, binary.name, source, described.sdk, values)
+            model, inputs, outputs = _build_model(graph, binary.name, source, described.sdk, quantized_io=quantized_io)
             (draft_folder / name).write_bytes(model.SerializeToString(deterministic=True))
             read_header(draft_folder / name)
-            wrapped.append(WrappedGraph(graph.name, folder / name, tuple(values.inputs), tuple(values.outputs)))
+            wrapped.append(WrappedGraph(graph.name, folder / name, inputs, outputs))
         for file in copied:
             stage(binary, draft_folder / file, link=False)
         publish(draft_folder, folder, [*copied, *names])
@@ -146,46 +145,33 @@ def _name_models(binary: Path, graphs: Sequence[ContextGraph]) -> list[str]:
     return [f"{name}_ctx.onnx" for name in names.values()]
 
 
-class _Values:
-    """Inputs and outputs of a model, and the nodes that quantize them."""
-
-    def __init__(self, *, quantized_io: bool) -> None:
-        self.quantized_io = quantized_io
-        self.inputs: list[ContextValue] = []
-        self.outputs: list[ContextValue] = []
-        self.inner: list[ContextValue] = []
-        self.before: list[onnx.NodeProto] = []
-        self.after: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
-
-    def add(self, graph: ContextGraph) -> None:
-        from onnx import helper
-
-        taken = {value.name for value in (*graph.inputs, *graph.outputs)}
-        for values, outer, nodes, operator in (
-            (graph.inputs, self.inputs, self.before, "QuantizeLinear"),
-            (graph.outputs, self.outputs, self.after, "DequantizeLinear"),
-        ):
-            for value in values:
-                if self.quantized_io or value.scale is None or value.type not in _QUANTIZABLE:
-                    outer.append(value)
-                    continue
-                # The names of ONNX Runtime's gen_qnn_ctx_onnx_model.py. The node's own values must keep the names in the binary.
-                real, scale, zero = (_find_free_name(f"{value.name}{suffix}", taken) for suffix in ("_dq", "_scale", "_zp"))
-                outer.append(ContextValue(name=real, type="float32", shape=value.shape))
-                self.inner.append(value)
-                self.constants += [
-                    helper.make_tensor(scale, _get_type("float32"), [], [value.scale]),
-                    helper.make_tensor(zero, _get_type(value.type), [], [value.zero_point]),
-                ]
-                given, made = (real, value.name) if nodes is self.before else (value.name, real)
-                nodes.append(helper.make_node(operator, [given, scale, zero], [made], name=f"{operator}_{value.name}"))
-
-
-def _build_model(graph: ContextGraph, reference: str, source: str, sdk: str, values: _Values) -> onnx.ModelProto:
+def _build_model(
+    graph: ContextGraph, reference: str, source: str, sdk: str, *, quantized_io: bool
+) -> tuple[onnx.ModelProto, tuple[ContextValue, ...], tuple[ContextValue, ...]]:
+    """Return the EPContext model of a graph, with the inputs and the outputs of the model."""
     from onnx import helper
 
-    values.add(graph)
+    taken = {value.name for value in (*graph.inputs, *graph.outputs)}
+    inner: list[ContextValue] = []
+    constants: list[onnx.TensorProto] = []
+
+    def convert(value: ContextValue, operator: str, nodes: list[onnx.NodeProto]) -> ContextValue:
+        """Return the model's input or output for a value of the graph. Add the node that quantizes or dequantizes it, if any."""
+        if quantized_io or value.scale is None or value.type not in _QUANTIZABLE:
+            return value
+        # The names of ONNX Runtime's gen_qnn_ctx_onnx_model.py. The node's own values must keep the names in the binary.
+        real, scale, zero = (_find_free_name(f"{value.name}{suffix}", taken) for suffix in ("_dq", "_scale", "_zp"))
+        inner.append(value)
+        constants.append(helper.make_tensor(scale, _get_type("float32"), [], [value.scale]))
+        constants.append(helper.make_tensor(zero, _get_type(value.type), [], [value.zero_point]))
+        given, made = (real, value.name) if operator == "QuantizeLinear" else (value.name, real)
+        nodes.append(helper.make_node(operator, [given, scale, zero], [made], name=f"{operator}_{value.name}"))
+        return ContextValue(name=real, type="float32", shape=value.shape)
+
+    before: list[onnx.NodeProto] = []
+    after: list[onnx.NodeProto] = []
+    inputs = tuple(convert(value, "QuantizeLinear", before) for value in graph.inputs)
+    outputs = tuple(convert(value, "DequantizeLinear", after) for value in graph.outputs)
     node = helper.make_node(
         OP_TYPE,
         [value.name for value in graph.inputs],
@@ -199,16 +185,11 @@ def _build_model(graph: ContextGraph, reference: str, source: str, sdk: str, val
         partition_name=graph.name,
         source=source,
     )
-    body = helper.make_graph(
-        [*values.before, node, *values.after],
-        graph.name,
-        list(map(_make_value, values.inputs)),
-        list(map(_make_value, values.outputs)),
-        values.constants,
-        value_info=list(map(_make_value, values.inner)),
-    )
+    values = (list(map(_make_value, group)) for group in (inputs, outputs))
+    body = helper.make_graph([*before, node, *after], graph.name, *values, constants, value_info=list(map(_make_value, inner)))
     opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(DOMAIN, 1)]
-    return helper.make_model(body, producer_name="epbuild", opset_imports=opsets, ir_version=_IR_VERSION)
+    model = helper.make_model(body, producer_name="epbuild", opset_imports=opsets, ir_version=_IR_VERSION)
+    return model, inputs, outputs
 
 
 def _make_value(value: ContextValue) -> onnx.ValueInfoProto:
