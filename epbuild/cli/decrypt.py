@@ -11,7 +11,7 @@ from epbuild.cli.options import MACHINE, declare_option, make_application
 from epbuild.commands.decrypt import decrypt as write_plain
 from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.screen import print_line
-from epbuild.session.events import NotedLines
+from epbuild.session.events import note_lines
 
 app = make_application()
 
@@ -37,7 +37,7 @@ def decrypt(
     Applications do not need this command: epbuild.runtime decrypts files in memory.
     """
     with WaitingRow() as waiting:
-        made = write_plain(artifact, output, key_variable, NotedLines(waiting).report)
+        made = write_plain(artifact, output, key_variable, note_lines(waiting))
     for name in made.files:
         print_line(f"decrypted  {made.output / name}")
     return 0

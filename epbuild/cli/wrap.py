@@ -14,7 +14,7 @@ from epbuild.report.json.artifacts import build_wrapped_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.artifacts import print_wrapped
-from epbuild.session.events import NotedLines
+from epbuild.session.events import note_lines
 
 app = make_application()
 
@@ -63,7 +63,7 @@ def wrap(
     BINARY_ctx.onnx, and other graphs become GRAPH_ctx.onnx.
     """
     with WaitingRow() as waiting:
-        made = write_models(binary, output, interpreter, NotedLines(waiting).report, quantized_io=quantized_io)
+        made = write_models(binary, output, interpreter, note_lines(waiting), quantized_io=quantized_io)
     if json:
         print_json(build_wrapped_document(made))
     else:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -28,11 +28,12 @@ _THREADS = min(4, os.cpu_count() or 1)
 _BATCH = 256
 
 
-class ByteProgress(Protocol):
-    """Receiver of a check's progress, called from any thread, one call at a time."""
+ReportBytes = Callable[[int, int], object]
+"""Function that receives the number of bytes done and the total number of bytes. It is called from any thread, one call at a time."""
 
-    def advance(self, done: int, total: int, /) -> None:
-        """Report the number of checked bytes and the total number of bytes."""
+
+def ignore_bytes(done: int, total: int) -> None:
+    """Ignore progress in bytes."""
 
 
 class CacheStats(Struct, frozen=True):
@@ -82,7 +83,7 @@ def count_cache(root: Path, toolchains: Path) -> CacheStats:
     return CacheStats(root, found, toolchains, (len(environments), size), tuple(existing))
 
 
-def check_cache(root: Path, progress: ByteProgress, cancelled: threading.Event | None = None) -> CacheCheck:
+def check_cache(root: Path, progress: ReportBytes = ignore_bytes, cancelled: threading.Event | None = None) -> CacheCheck:
     """Read all blobs and records of the store, and quarantine damaged ones, so that the next build restores them.
 
     Return the counts and the damaged entries. Raises StoreError. Raises Cancelled after `cancelled` is set.
@@ -101,7 +102,7 @@ def check_cache(root: Path, progress: ByteProgress, cancelled: threading.Event |
     return found
 
 
-def _check_blobs(store: BlobStore, found: CacheCheck, progress: ByteProgress, stop: threading.Event) -> dict[str, str]:
+def _check_blobs(store: BlobStore, found: CacheCheck, progress: ReportBytes, stop: threading.Event) -> dict[str, str]:
     from concurrent.futures import ThreadPoolExecutor
 
     total = sum(entry.size for entry in store.entries())
@@ -112,7 +113,7 @@ def _check_blobs(store: BlobStore, found: CacheCheck, progress: ByteProgress, st
             raise Cancelled("verify")
         with lock:
             found.size += count
-            progress.advance(found.size, total)
+            progress(found.size, total)
 
     def check(entry: CacheEntry) -> str | None:
         try:

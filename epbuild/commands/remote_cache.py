@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 from msgspec import Struct
 
 from epbuild.actions.types import is_stored
-from epbuild.commands.cache import ByteProgress
+from epbuild.commands.cache import ReportBytes, ignore_bytes
 from epbuild.core.digest import Blob
 from epbuild.core.errors import Problem, RecipeError, StoreError
 from epbuild.plan.made import Made
@@ -82,7 +82,7 @@ class RemoteCheck(Struct, frozen=True):
 
 
 def push_results(
-    request: Request, progress: ByteProgress, *, replace: bool = False, cancelled: threading.Event | None = None
+    request: Request, progress: ReportBytes = ignore_bytes, *, replace: bool = False, cancelled: threading.Event | None = None
 ) -> Push:
     """Upload a recipe's results from the store to the recipe's remote cache. Return the outcome for each result.
 
@@ -101,7 +101,7 @@ def push_results(
         def advance() -> None:
             there = sum(sizes[ident] for ident, outcome in done.copy().items() if outcome == "there")
             total = sum(sizes.values())
-            progress.advance(min(there + remote.statistics.sent_bytes, total), total)
+            progress(min(there + remote.statistics.sent_bytes, total), total)
 
         _run_each(here, push, stop, advance)
         _push_toolchains(session, remote)
@@ -116,12 +116,12 @@ def push_results(
         )
 
 
-def check_results(request: Request, progress: ByteProgress, cancelled: threading.Event | None = None) -> RemoteCheck:
+def check_results(request: Request, progress: ReportBytes = ignore_bytes) -> RemoteCheck:
     """Check all of a recipe's results in the recipe's remote cache by reading them. Return the outcome for each result.
 
-    Raises EpbuildError. Raises Cancelled after `cancelled` is set.
+    Raises EpbuildError.
     """
-    stop = cancelled or threading.Event()
+    stop = threading.Event()
     with _open_remote(request, stop) as (_, remote, found, keys, warnings):
         records = remote.look_up_all(COMPILE, filter(None, keys.values()))
         blobs = list(dict.fromkeys(blob for record in records.values() for blob in _list_blobs(record)))
@@ -135,7 +135,7 @@ def check_results(request: Request, progress: ByteProgress, cancelled: threading
                 wrong[blob] = error
 
         def advance() -> None:
-            progress.advance(min(remote.statistics.received_bytes - begin, total), total)
+            progress(min(remote.statistics.received_bytes - begin, total), total)
 
         _run_each(blobs, check, stop, advance)
         results = tuple(_build_checked_result(ident, key, records.get(key or ""), wrong) for ident, key in keys.items())

@@ -16,7 +16,7 @@ from epbuild.catalog.facts import Thresholds
 from epbuild.core.errors import Misuse, NothingToVerify, Problem
 from epbuild.core.shown import ProgressLines, format_path
 from epbuild.engine.events import Progress
-from epbuild.session.events import HashingEvents, NotedLines
+from epbuild.session.events import HashingEvents, note_lines
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.findings import Finding, format_sentence
 from epbuild.verify.listing import check_statement
@@ -58,7 +58,7 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
     `progress` receives events about slow work. Raises Misuse, NothingToVerify, ToolchainError, and the errors of reading a
     recipe.
     """
-    lines, counting = NotedLines(progress).report, HashingEvents(progress).counting
+    lines, counting = note_lines(progress), HashingEvents(progress).counting
     try:
         with open_artifact(path, lines) as received:
             skipped = received.find_skipped()

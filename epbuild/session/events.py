@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from epbuild.core.digest import Count
 from epbuild.core.errors import Problem
+from epbuild.core.shown import ProgressLines
 from epbuild.engine.byte_progress import ByteProgress, count_bytes
 from epbuild.engine.events import Completion, Event, Progress
 
@@ -50,14 +51,9 @@ class FilesChanged(Event, frozen=True):
     """Paths of the files."""
 
 
-class NotedLines(Struct, frozen=True):
-    """`ProgressLines` that report `Noted` events."""
-
-    progress: Progress
-
-    def report(self, text: str, /) -> None:
-        """Report a line."""
-        self.progress.report(Noted(text))
+def note_lines(progress: Progress) -> ProgressLines:
+    """Return a function that reports each of its lines as a `Noted` event."""
+    return lambda text: progress.report(Noted(text))
 
 
 class Hashing(Event, frozen=True):

@@ -23,13 +23,6 @@ from tests.support.fake_builds import CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Wo
 NOTHING_OLD = Limits(0)
 
 
-class ProgressRecorder(list[tuple[int, int]]):
-    """Progress of a check."""
-
-    def advance(self, done: int, total: int) -> None:
-        self.append((done, total))
-
-
 @pytest.fixture
 def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     return Workshop(tmp_path / "project", tmp_path / "cache", monkeypatch)
@@ -165,7 +158,7 @@ def test_dry_run_of_collection_forgets_no_workspace(built: Workshop, tmp_path: P
 
 def test_collection_does_not_create_a_missing_store(tmp_path: Path) -> None:
     collect_garbage(tmp_path / "none", NOTHING_OLD)
-    assert check_cache(tmp_path / "none", ProgressRecorder()).blobs == 0
+    assert check_cache(tmp_path / "none").blobs == 0
     assert count_cache(tmp_path / "none", tmp_path / "none").workspaces == ()
     assert list(tmp_path.iterdir()) == []
 
@@ -208,8 +201,8 @@ def test_concurrent_builds_and_collections_keep_outputs_complete(built: Workshop
 
 
 def test_undamaged_store_passes_the_check(built: Workshop) -> None:
-    read = ProgressRecorder()
-    found = check_cache(built.cache, read)
+    read: list[tuple[int, int]] = []
+    found = check_cache(built.cache, lambda *bytes_read: read.append(bytes_read))
     size = sum(path.stat().st_size for path in built.blobs())
     assert (found.blobs, found.records, found.size, found.damaged) == (len(built.blobs()), 2, size, [])
     assert max(read) == (size, size)
@@ -219,10 +212,10 @@ def test_damaged_blob_is_reported_with_its_result_and_rebuilt(built: Workshop) -
     bad = blob_of(built, SHARE, "prefill_ctx_qnn.bin")
     content = bad.read_bytes()
     overwrite(bad, content[:-1] + b"?")
-    [damage] = check_cache(built.cache, ProgressRecorder()).damaged
+    [damage] = check_cache(built.cache).damaged
     assert (damage.kind, damage.name) == ("blob", bad.name)
     assert damage.part_of == (f"prefill_ctx_qnn.bin of {SHARE} in {built.folder}",)
-    assert check_cache(built.cache, ProgressRecorder()).damaged == [], "it is told once"
+    assert check_cache(built.cache).damaged == [], "it is told once"
     for file in built.output().iterdir():
         file.unlink()
     assert built.build().exit_code == 0
@@ -234,7 +227,7 @@ def test_damage_unknown_to_workspaces_is_described_by_the_record(built: Workshop
     bad = blob_of(built, SHARE, "prefill_ctx_qnn.bin")
     overwrite(bad, b"short")
     built.folder.rename(tmp_path / "moved")
-    [damage] = check_cache(built.cache, ProgressRecorder()).damaged
+    [damage] = check_cache(built.cache).damaged
     assert damage.part_of == ("prefill_ctx_qnn.bin, compiled from prefill, decode",)
 
 
@@ -249,18 +242,18 @@ def test_damaged_record_is_reported_and_set_aside(built: Workshop, content: byte
         ActionRecords(built.cache).put(place.stem, {"document": {}})
     else:
         place.write_bytes(content)
-    [damage] = check_cache(built.cache, ProgressRecorder()).damaged
+    [damage] = check_cache(built.cache).damaged
     assert (damage.kind, damage.name, damage.why) == ("record", place.stem, why)
     assert damage.part_of == (f"{CLASSIFIER} in {built.folder}",)
     assert not place.exists()
-    assert check_cache(built.cache, ProgressRecorder()).damaged == []
+    assert check_cache(built.cache).damaged == []
 
 
 def test_record_with_a_missing_blob_is_reported(built: Workshop) -> None:
     lost = blob_of(built, CLASSIFIER, "classifier_ctx_qnn.bin")
     lost.chmod(0o644)  # Windows does not remove read-only files
     lost.unlink()
-    [damage] = check_cache(built.cache, ProgressRecorder()).damaged
+    [damage] = check_cache(built.cache).damaged
     assert (damage.kind, damage.why) == ("record", f"the record refers to a missing blob: {lost.name}")
     assert len(record_files(built.cache)) == 1
 
@@ -269,7 +262,7 @@ def test_check_can_be_cancelled(built: Workshop) -> None:
     cancelled = threading.Event()
     cancelled.set()
     with pytest.raises(Cancelled):
-        check_cache(built.cache, ProgressRecorder(), cancelled)
+        check_cache(built.cache, cancelled=cancelled)
 
 
 @pytest.fixture

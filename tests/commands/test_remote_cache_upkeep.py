@@ -30,16 +30,6 @@ from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, Worksh
 from tests.support.remote_caches import DirectoryPlace, Place, ServerPlace
 
 
-class ProgressRecorder:
-    """Recorded progress."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, int]] = []
-
-    def advance(self, done: int, total: int, /) -> None:
-        self.seen.append((done, total))
-
-
 @pytest.fixture(params=["directory", "server"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     with remote_place(request.param, tmp_path, monkeypatch) as place:
@@ -60,11 +50,11 @@ def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
 
 def push(workshop: Workshop, *selection: str, again: bool = False) -> Push:
     request = replace(workshop.request, selection=selection, emits=False, remote=RemoteChoice("write"))
-    return push_results(request, ProgressRecorder(), replace=again)
+    return push_results(request, replace=again)
 
 
 def check(workshop: Workshop, *selection: str) -> RemoteCheck:
-    return check_results(replace(workshop.request, selection=selection, emits=False, remote=RemoteChoice()), ProgressRecorder())
+    return check_results(replace(workshop.request, selection=selection, emits=False, remote=RemoteChoice()))
 
 
 def pushed(done: Push) -> dict[str, str]:
@@ -85,11 +75,11 @@ def built(machines: Machines, name: str = "first") -> Workshop:
 
 def test_earlier_results_of_a_machine_are_published(place: Place, machines: Machines) -> None:
     first = built(machines)
-    progress = ProgressRecorder()
-    done = push_results(replace(first.request, emits=False, remote=RemoteChoice("write")), progress)
+    seen: list[tuple[int, int]] = []
+    done = push_results(replace(first.request, emits=False, remote=RemoteChoice("write")), lambda *found: seen.append(found))
     assert pushed(done) == {SHARE: "written", CLASSIFIER: "written"}
     assert (done.sent_bytes > 0, done.warnings) == (True, ())
-    assert progress.seen[-1][0] == progress.seen[-1][1] == sum(result.size for result in done.results)
+    assert seen[-1][0] == seen[-1][1] == sum(result.size for result in done.results)
     assert pushed(push(first)) == {SHARE: "there", CLASSIFIER: "there"}
     second = machines("second")
     assert second.build().exit_code == 0
@@ -221,5 +211,5 @@ def test_push_and_check_end_when_cancelled(place: Place, machines: Machines) -> 
     stop.set()
     request = replace(first.request, emits=False, remote=RemoteChoice("write"))
     with pytest.raises(Cancelled):
-        push_results(request, ProgressRecorder(), cancelled=stop)
+        push_results(request, cancelled=stop)
     assert place.names("ac") == []

@@ -15,7 +15,6 @@ import pytest
 from epbuild.commands.cache import check_cache
 from epbuild.commands.gc import list_blobs
 from epbuild.plan.result import is_action_record, open_action_records
-from epbuild.report.terminal.store import NoBar
 from tests.support.fake_builds import Workshop
 
 SEED = 7
@@ -105,12 +104,13 @@ def test_builds_recover_from_one_flipped_bit_and_the_store_reports_damage(
         flipped[bit // 8] ^= 1 << bit % 8
         place.write_bytes(flipped)
         if number % 4 == 0:
-            assert [damage.name for damage in check_cache(built.cache, NoBar()).damaged] == [place.stem], (place, bit)
+            damaged = check_cache(built.cache).damaged
+            assert [damage.name for damage in damaged] == [place.stem], (place, bit)
         other = built.checkout(tmp_path / f"checkout-{number}", monkeypatch)
         assert other.build().exit_code == 0, (place, bit)
         assert (other.contents(), other.contents("classifier")) == before, (place, bit)
         assert len(other.compiled) == 1, (place, bit)
-        assert check_cache(built.cache, NoBar()).damaged == [], (place, bit)
+        assert check_cache(built.cache).damaged == [], (place, bit)
         shutil.rmtree(other.folder)
 
 

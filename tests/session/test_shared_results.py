@@ -18,7 +18,6 @@ from epbuild.core.errors import BuildError, RecipeError
 from epbuild.engine.events import EventList
 from epbuild.report.json.build import plan_document
 from epbuild.report.terminal.event_lines import format_remote, format_upload
-from epbuild.report.terminal.store import NoBar
 from epbuild.session.events import ModelCovered, RemoteCacheUsed, ResultsShared
 from epbuild.session.planning import read_plan, resolve_remote
 from epbuild.session.request import RemoteChoice
@@ -112,7 +111,7 @@ def test_the_log_of_a_remote_compile_is_downloaded_on_request(place: Place, mach
             return "".join(read_log(plan, CLASSIFIER, workspace, reader.request.recipe, resolve_remote(reader.request, recipe)))
 
     count = len(reader.blobs())
-    assert check_cache(reader.cache, NoBar()).damaged == []  # although no log is here
+    assert check_cache(reader.cache).damaged == []  # although no log is here
     assert log() == "compiled classifier\n"
     assert len(reader.blobs()) == count + 1
     reader.lose_blobs()

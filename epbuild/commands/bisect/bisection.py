@@ -20,7 +20,7 @@ from epbuild.plan.made import Made
 from epbuild.plan.member import Member
 from epbuild.plan.steps import Plan, SessionGroup
 from epbuild.plan.verification import CheckedMember, Verification, make_verification_id
-from epbuild.session.events import NotedLines
+from epbuild.session.events import note_lines
 from epbuild.session.planning import read_plan
 from epbuild.session.request import Request
 from epbuild.session.runner import MissingResultError
@@ -49,7 +49,7 @@ def bisect(request: BisectRequest, progress: Progress) -> Bisection:
                 session.provisioning.environment(group),
                 session.surveyor.store,
                 scratch,
-                NotedLines(progress).report,
+                note_lines(progress),
                 cancelled,
             )
             folder = session.workspace.directory / "bisect" / re.sub(r"[^A-Za-z0-9._-]", "+", request.step)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from msgspec import Struct
@@ -34,18 +35,14 @@ class Sized(Struct, frozen=True):
     """True if the sizes come from dimensions of the same names in another model."""
 
 
-class SizeAnswer(Protocol):
-    """Parser of a user's answer."""
-
-    def read(self, text: str) -> Sizes:
-        """Return the sizes in an answer. Raises BadSizes if the input cannot have them."""
-
-
 class SizeQuestions(Protocol):
     """Interface that asks users for sizes."""
 
-    def sizes(self, model: str, value: ValueInfo, suggested: Sizes | None, answer: SizeAnswer) -> Sizes:
-        """Ask for the sizes of a model's input until the answer is valid, and return them. `suggested` is the default answer, if any."""
+    def sizes(self, model: str, value: ValueInfo, suggested: Sizes | None, read: Callable[[str], Sizes]) -> Sizes:
+        """Ask for the sizes of a model's input until the answer is valid, and return them. `suggested` is the default answer, if any.
+
+        `read` parses an answer, and raises BadSizes if the input cannot have these sizes.
+        """
 
 
 @dataclass
@@ -79,8 +76,8 @@ class Sizing:
             sizes: Sizes | None = tuple(size for size in known[0].shape or () if isinstance(size, int)) if answered else suggested
             chosen = False
             if self.questions is not None and not answered:
-                answer = _FittingSizes(model, header, found, value.name)
-                sizes, chosen = self.questions.sizes(model, known[0], suggested, answer), True
+                read = partial(_read_fitting_sizes, model, header, found, value.name)
+                sizes, chosen = self.questions.sizes(model, known[0], suggested, read), True
             found[value.name] = Sized(sizes or (), format_shape(value.shape), chosen, by_names=answered)
             self._remember(value, sizes or ())
         return found
@@ -104,18 +101,11 @@ class Sizing:
                 self._symbols.setdefault(name, size)
 
 
-class _FittingSizes(Struct, frozen=True):
-    """Parser that accepts only sizes that are consistent with the other inputs."""
-
-    model: str
-    header: ModelHeader
-    found: Mapping[str, Sized]
-    name: str
-
-    def read(self, text: str) -> Sizes:
-        sizes = read_sizes(text)
-        _check_sizes(self.model, self.header, {**self.found, self.name: Sized(sizes, "", chosen=True)})
-        return sizes
+def _read_fitting_sizes(model: str, header: ModelHeader, found: Mapping[str, Sized], name: str, text: str) -> Sizes:
+    """Parse the sizes of the input `name`. Raises BadSizes unless they are consistent with the sizes in `found`."""
+    sizes = read_sizes(text)
+    _check_sizes(model, header, {**found, name: Sized(sizes, "", chosen=True)})
+    return sizes
 
 
 def _check_sizes(model: str, header: ModelHeader, found: Mapping[str, Sized]) -> None:

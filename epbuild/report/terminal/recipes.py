@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import typer
 from epbuild.commands.init.answers import FirstRecipe
 from epbuild.commands.init.choices import KINDS, FoundModel, LeftOut, StarterKind, find_eps_without_recipe
 from epbuild.commands.init.recipe import RecipeChoices
-from epbuild.commands.init.sizing import BadSizes, SizeAnswer, Sizes
+from epbuild.commands.init.sizing import BadSizes, Sizes
 from epbuild.commands.lock import Locking
 from epbuild.core.defaults import DEFAULT_RECIPE
 from epbuild.core.errors import escape_controls
@@ -22,7 +22,7 @@ from epbuild.onnxfile.read.model_header import ValueInfo
 from epbuild.onnxfile.read.sizes import format_shape
 from epbuild.report.formatting import format_size
 from epbuild.report.terminal.problems import print_problems
-from epbuild.report.terminal.screen import get_text_width, has_colors, paint, print_line, wrap
+from epbuild.report.terminal.screen import get_text_width, has_colors, paint, print_line, print_lines, wrap
 from epbuild.toolchain.lock import Lock, LockChange
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ class TerminalQuestions:
             what = kind.entry.description.rstrip(".")
             limit = kind.obstacle() or kind.condition()
             here = f"{what}. It {limit}." if limit else f"{what}. Compiles on this machine."
-            _print_wrapped(here, f"  {name:{wide}}", " " * (wide + 2))
+            print_lines(wrap(here, f"  {name:{wide}}", " " * (wide + 2)))
         for why, eps in find_eps_without_recipe().items():
-            _print_wrapped(f"{', '.join(eps)}: {why}.", "  Not ", "  ")
+            print_lines(wrap(f"{', '.join(eps)}: {why}.", "  Not ", "  "))
         default = next((name for name, kind in KINDS.items() if not kind.obstacle() and not kind.condition()), next(iter(KINDS)))
         return KINDS[str(typer.prompt("Execution provider", value_proc=_read_kind, default=default))]
 
@@ -57,18 +57,18 @@ class TerminalQuestions:
         words = kind.start.words[0].upper() + kind.start.words[1:]
         return str(typer.prompt(f"{words}; separate several with spaces", default=kind.start.example)).split()
 
-    def sizes(self, model: str, value: ValueInfo, suggested: Sizes | None, answer: SizeAnswer) -> Sizes:
+    def sizes(self, model: str, value: ValueInfo, suggested: Sizes | None, read: Callable[[str], Sizes]) -> Sizes:
         """Ask for the sizes of an input until they are valid."""
 
-        def read(text: str) -> Sizes:
+        def parse(text: str) -> Sizes:
             try:
-                return answer.read(text)
+                return read(text)
             except BadSizes as error:
                 raise typer.BadParameter(str(error)) from error
 
         default = ",".join(map(str, suggested)) if suggested else None
         sizes: Sizes = typer.prompt(
-            f"{escape_controls(model)}: sizes of {escape_controls(_format_input(value))}", value_proc=read, default=default
+            f"{escape_controls(model)}: sizes of {escape_controls(_format_input(value))}", value_proc=parse, default=default
         )
         return sizes
 
@@ -83,13 +83,11 @@ class TerminalQuestions:
             size = "" if model.size is None else format_size(model.size)
             unread = f"made by {model.export.name}" if model.export is not None else "read during the build"
             inputs = unread if model.header is None else ", ".join(map(_format_input, model.header.inputs))
-            for line in wrap(inputs, f"  {escape_controls(model.path):{wide}}  {size:>9}  ", " " * (wide + 15)):
-                print_line(line)
+            print_lines(wrap(inputs, f"  {escape_controls(model.path):{wide}}  {size:>9}  ", " " * (wide + 15)))
 
     def show_left(self, left: Sequence[LeftOut]) -> None:
         for item in left:
-            for line in wrap(f"Skipped: {item.path}. {item.why}", others="  "):
-                print_line(line)
+            print_lines(wrap(f"Skipped: {item.path}. {item.why}", others="  "))
 
     def show_static(self, kind: StarterKind) -> None:
         print_line(f"{kind.entry.ep} supports only static shapes.")
@@ -121,11 +119,6 @@ def _format_input(value: ValueInfo) -> str:
     return f"{value.name}{format_shape(shape).replace(', ', ',')}"
 
 
-def _print_wrapped(text: str, first: str, others: str) -> None:
-    for line in wrap(text, first, others):
-        print_line(line)
-
-
 def print_imported(done: ImportedRecipe) -> None:
     """Print a summary of the recipe to standard output. List settings that were not imported on standard error."""
     print_problems(done.warnings, "warning")
@@ -141,10 +134,8 @@ def print_addition(addition: Addition) -> None:
     """Print the lines that were added to a recipe, and what the user should check."""
     print_problems(addition.warnings, "warning")
     TerminalQuestions().show_left(addition.left)
-    print_line(f"{addition.section}:")
-    for definition in addition.definitions:
-        for line in definition.lines:
-            print_line(f"  {line}")
+    lines = (f"  {line}" for definition in addition.definitions for line in definition.lines)
+    print_lines([f"{addition.section}:", *lines])
     if addition.guesses:
         print_line(f"The sizes of {format_count(addition.guesses, 'input')} are guesses: check them, or set them with --size.")
     if addition.unused:

@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from epbuild.cache.collect import Limits, Reason
 from epbuild.cache.entries import KINDS, Kind
-from epbuild.commands.cache import CacheCheck, CacheStats
+from epbuild.commands.cache import CacheCheck, CacheStats, ReportBytes, ignore_bytes
 from epbuild.commands.clean import Forgotten
 from epbuild.commands.gc import Collection
 from epbuild.commands.remote_cache import CheckedResult, Push, PushedResult, RemoteCheck
@@ -20,10 +19,6 @@ from epbuild.core.units import format_count
 from epbuild.publish.removal import Cleaned
 from epbuild.report.formatting import Table, format_size, shorten_list
 from epbuild.report.terminal.screen import is_screen, print_line, print_lines
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
 
 _HEADINGS: dict[Kind, str] = {
     "record": "records",
@@ -131,36 +126,19 @@ def print_remote_check(found: RemoteCheck) -> None:
         print_line("To replace an unusable result, run `epbuild cache push --replace STEP` on a machine whose store has it.")
 
 
-class NoBar:
-    """Progress display that shows nothing."""
-
-    def advance(self, done: int, total: int, /) -> None:
-        """Ignore progress."""
-
-
-class Bar:
-    """Progress bar in bytes."""
-
-    def __init__(self, display: Progress, doing: str) -> None:
-        self._display = display
-        self._task = display.add_task(doing, total=None)
-
-    def advance(self, done: int, total: int, /) -> None:
-        self._display.update(self._task, completed=done, total=total)
-
-
 @contextmanager
-def show_byte_progress(doing: str, *, shown: bool = True) -> Iterator[Bar | NoBar]:
-    """Provide a progress bar in bytes. It is visible only if `shown` is set and standard output is a terminal."""
+def show_byte_progress(doing: str, *, shown: bool) -> Iterator[ReportBytes]:
+    """Provide a function that updates a progress bar in bytes. The bar needs a terminal, and is visible only if `shown` is set."""
     if not shown or not is_screen(sys.stdout):
-        yield NoBar()
+        yield ignore_bytes
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (TextColumn(doing), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(file=sys.stdout), transient=True) as display:
-        yield Bar(display, doing)
+        task = display.add_task(doing, total=None)
+        yield lambda done, total: display.update(task, completed=done, total=total)
 
 
 def _format_outcome_counts(results: Sequence[PushedResult | CheckedResult], first: str, note: str) -> str:
