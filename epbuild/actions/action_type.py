@@ -20,7 +20,7 @@ from epbuild.plan.steps import Action
 from epbuild.toolchain.identity import Identified
 
 if TYPE_CHECKING:
-    from epbuild.toolchain.execution import Execution, ExecutionFactory
+    from epbuild.toolchain.execution import Execution
 
 A = TypeVar("A", bound=Action)
 R = TypeVar("R", bound=ActionResult)
@@ -88,9 +88,9 @@ class ActionType(ABC, Generic[A, R]):
     def run(self, action: A, document: Mapping[str, Any], execution: Execution) -> R:
         """Run an action, whose key document is `document`, and return its result. Raises EpbuildError and Cancelled."""
 
-    def finish(self, action: A, result: R, work: ExecutionFactory) -> Iterator[R]:
-        """Add the parts in `missing_parts` one at a time, and yield the result after each. Raises the same errors as `run`."""
-        return iter(())
+    def add_part(self, action: A, result: R, part: str, execution: Execution) -> R:
+        """Make one of the `missing_parts`, and return the result with it. Raises the same errors as `run`."""
+        return result
 
     def rebuild(self, action: A, document: Mapping[str, Any], execution: Execution) -> Mapping[str, Path]:
         """Run the action without storing its result. Return the new artifacts by name. Raises the same errors as `run`."""
@@ -110,9 +110,9 @@ class ActionType(ABC, Generic[A, R]):
         """Return warnings about a result that meets all expectations."""
         return ()
 
-    def missing_parts(self, action: A, result: R) -> Sequence[str]:
-        """Return descriptions of the parts that the result lacks and that `finish` can add."""
-        return ()
+    def missing_parts(self, action: A, result: R) -> Mapping[str, str]:
+        """Return a description of each part that the result lacks and that `add_part` can add, by the part's name."""
+        return {}
 
     # -- Comparison ----------------------------------------------------------------------------------------------------
 

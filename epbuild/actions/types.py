@@ -43,7 +43,7 @@ from epbuild.verify.live.judging import find_number_problems, format_note
 from epbuild.verify.live.source import find_other_values
 
 if TYPE_CHECKING:
-    from epbuild.toolchain.execution import Execution, ExecutionFactory
+    from epbuild.toolchain.execution import Execution
 
 _G = TypeVar("_G", bound=SessionGroup)
 
@@ -163,15 +163,13 @@ class Compile(_StoreModels[SessionGroup]):
 
         return execute(action, document, execution)
 
-    def finish(self, action: SessionGroup, result: CompileResult, work: ExecutionFactory) -> Iterator[CompileResult]:
+    def add_part(self, action: SessionGroup, result: CompileResult, part: str, execution: Execution) -> CompileResult:
         from epbuild.compile.alone import compile_alone
 
-        for member in find_unmeasured(action, result):
-            doing = f"compiling {member.name} alone to measure the savings from sharing"
-            with work.open(member.name) as execution:
-                alone = compile_alone(action, member, execution, action.id, doing)
-            result = with_alone(result, member, alone.context_bytes)
-            yield result
+        member = action.member(part)
+        doing = f"compiling {part} alone to measure the savings from sharing"
+        alone = compile_alone(action, member, execution, action.id, doing)
+        return with_alone(result, member, alone.context_bytes)
 
     def rebuild(self, action: SessionGroup, document: Mapping[str, Any], execution: Execution) -> Mapping[str, Path]:
         from epbuild.compile.executor import rebuild
@@ -181,11 +179,10 @@ class Compile(_StoreModels[SessionGroup]):
     def unmet_expectations(self, action: SessionGroup, result: CompileResult) -> Sequence[Problem]:
         return find_unmet_expectations(action, result)
 
-    def missing_parts(self, action: SessionGroup, result: CompileResult) -> Sequence[str]:
-        return [
-            f"the model '{member.name}' has not been compiled alone yet, which is needed to measure what sharing saves"
-            for member in find_unmeasured(action, result)
-        ]
+    def missing_parts(self, action: SessionGroup, result: CompileResult) -> Mapping[str, str]:
+        names = [member.name for member in find_unmeasured(action, result)]
+        needed = "has not been compiled alone yet, which is needed to measure what sharing saves"
+        return {name: f"the model '{name}' {needed}" for name in names}
 
     def known_differences(self, action: SessionGroup) -> Sequence[KnownDifference]:
         return action.target.known_differences
@@ -397,4 +394,4 @@ def reject_reasons(action: Action, result: ActionResult) -> tuple[str, ...]:
     """Return the reasons why a result cannot be used: unmet expectations, or else missing parts."""
     kind = get_action_type(action)
     unmet = kind.unmet_expectations(action, result)
-    return tuple(problem.message for problem in unmet) or tuple(kind.missing_parts(action, result))
+    return tuple(problem.message for problem in unmet) or tuple(kind.missing_parts(action, result).values())

@@ -180,7 +180,8 @@ class Machine(Struct, frozen=True):
             staging = folder / "0"
             staging.mkdir()
             shown = f"{self.name}: {action.id}"
-            yield _MachineExecution(environment, staging, folder / _LOG, shown, self.store, progress, cancelled)
+            digests = {file: file.name for file in action.files}
+            yield Execution(environment, staging, folder / _LOG, shown, self.store, progress, cancelled, digests)
 
     def _publish_log(self, execution: Execution) -> Blob | None:
         """Publish the log of a failed action and return its blob. Return None if it cannot be published."""
@@ -193,28 +194,6 @@ class Machine(Struct, frozen=True):
 
 def _counting(action: Action, doing: str, blobs: Iterable[Blob], progress: Progress) -> AbstractContextManager[Count]:
     return count_step_bytes(progress, action.steps[0], doing, sum(blob.size for blob in blobs))
-
-
-class _MachineExecution(Execution):
-    """Execution whose input files are blobs, which never change."""
-
-    def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
-        """Return the digests of the files. Each file's name is its digest."""
-        return {file: file.name for file in files}
-
-
-class _Folders(Struct, frozen=True):
-    """Factory of additional executions, in folders beside that of `execution`."""
-
-    execution: Execution
-
-    @contextmanager
-    def open(self, name: str) -> Iterator[Execution]:
-        """Open an execution whose staging directory and log are called `name`."""
-        folder = self.execution.staging.with_name(name)
-        folder.mkdir()
-        shown_log = f"{self.execution.shown_log}/{name}"
-        yield dataclasses.replace(self.execution.create_inner(folder), shown_log=shown_log)
 
 
 def _build_document(action: Action, environment: Environment, request: ActionRequest) -> Mapping[str, object]:
@@ -236,8 +215,11 @@ def _build_result(action: Action, document: Mapping[str, object], execution: Exe
     kind = get_action_type(action)
     kind.check(action)
     result: ActionResult = kind.run(action, document, execution)
-    for more in kind.finish(action, result, _Folders(execution)):
-        result = more
+    for part in kind.missing_parts(action, result):
+        folder = execution.staging.with_name(part)
+        folder.mkdir()
+        inner = dataclasses.replace(execution.create_inner(folder), shown_log=f"{execution.shown_log}/{part}")
+        result = kind.add_part(action, result, part, inner)
     return result
 
 

@@ -7,11 +7,15 @@ import threading
 import time
 from typing import Protocol
 
+from msgspec import Struct
+
 from epbuild.core.errors import EpbuildError
 from epbuild.engine.scheduler import Scheduler
 
 _STOP_SECONDS = 1.5  # grace period for running actions when the build is stopped
 _POLL_SECONDS = 0.2  # maximum delay of an interrupt on platforms where a wait blocks signals
+
+_MAX_STORING = 4  # further compiles would only queue for the disk
 
 _Ended = tuple[str, BaseException | None]
 """Id of an action that has ended, and the exception that it raised, if any."""
@@ -52,6 +56,18 @@ class IdleActions:
     def discard(self, action: str) -> None:
         """Record that an action has ended or is no longer idle. An action that has started in its slot keeps running."""
         self._actions.discard(action)
+
+
+class Slot(Struct, frozen=True):
+    """Job slot of a running action."""
+
+    action: str
+    idle: IdleActions
+
+    def release(self) -> None:
+        """Let another action start while this one stores its result, unless many actions already do."""
+        if len(self.idle) < _MAX_STORING:
+            self.idle.add(self.action)
 
 
 def drive(

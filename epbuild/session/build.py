@@ -44,7 +44,6 @@ from epbuild.session.runner import ActionRunner, MissingResultError, NewResult
 from epbuild.session.shared_results import SharedResults
 from epbuild.survey.costs import estimate_cost, get_cost_name
 from epbuild.survey.status import Survey, Surveyor
-from epbuild.toolchain.execution import ExecutionFactory
 
 
 class BuildExecutor:
@@ -257,16 +256,15 @@ class BuildExecutor:
                 self._build(planned, again=again)  # with a new key, as the toolchain differs
                 return
         self._progress.report(StepStarted(action.steps[0], kind.doing))
-        work = self.executions.make_factory(subject)
         with self.leases.hold(action.id, action.steps[0], self._store.root, key):
             begin = self._begun[action.id] = time.monotonic()  # waiting for another build does not count as work
             outcome, result = self._find_known(subject, again=again)
             machine, is_finished = None, False
             if result is None:
-                result, outcome, machine = self._run(subject, work)
+                result, outcome, machine = self._run(subject)
             self._results[action.id] = result
             self._check_expectations(action, result)  # a result that fails here need not be finished
-            for more in self._runner.finish(action, result, work):
+            for more in self._runner.finish(subject, result, self.executions):
                 result, is_finished = more, True
                 self._store_result(subject, result)  # stored at once, because adding a part may take as long as the action itself
         self._check_expectations(action, result)
@@ -363,13 +361,13 @@ class BuildExecutor:
                 return "current", result or here
         return "restored", result
 
-    def _run(self, subject: KeyedAction, work: ExecutionFactory) -> NewResult:
+    def _run(self, subject: KeyedAction) -> NewResult:
         """Run an action, and store its result. A failure is recorded under the action's key."""
         action = subject.action
         self._check_runnable(subject)
         try:
             expected = Runnable(action.id, (), self.cost(action.id), self._needed_memory(action.id))
-            new = self._runner.run(subject, expected, self.idle, work)
+            new = self._runner.run(subject, expected, self.idle, self.executions)
         except EpbuildError as error:
             with suppress(StoreError):  # the failure itself is more important
                 self._known_failures.remember(action.id, subject.key, error)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,20 @@ from msgspec import Struct
 
 from epbuild.actions.action_type import KeyInputs
 from epbuild.actions.types import get_action_type
-from epbuild.cache.digests import stat_writes
+from epbuild.cache.digests import Digests, stat_writes
 from epbuild.cache.workspace import get_log_path
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.safepath import is_regular
 from epbuild.core.shown import format_path
 from epbuild.engine.events import Progress
-from epbuild.engine.loop import IdleActions
+from epbuild.engine.loop import IdleActions, Slot
 from epbuild.plan.key import describe_differences
 from epbuild.plan.made import Made, find_blobs
 from epbuild.plan.steps import Action
 from epbuild.session.provisioning import Provisioning
 from epbuild.survey.status import Surveyor
 from epbuild.toolchain.environment import Environment
-from epbuild.toolchain.execution import Execution, ExecutionFactory
-
-_MAX_STORING = 4  # further compiles would only queue for the disk
+from epbuild.toolchain.execution import Execution
 
 
 class KeyedAction(Struct, frozen=True):
@@ -41,27 +39,22 @@ class KeyedAction(Struct, frozen=True):
     needed: Sequence[Made]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WatchedExecution(Execution):
     """One run of an action. The result is discarded if an input of the action has changed during the run."""
 
     subject: KeyedAction
-    surveyor: Surveyor
-    idle: IdleActions
+    remembered: Digests
     stats_before: Mapping[Path, tuple[int, ...]]
     """Stats of the action's input files before the run, from `stat_writes`. Blobs are excluded, because their names are digests."""
-
-    def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
-        return collect_digests(self.surveyor, self.subject, files)
 
     def recheck(self) -> None:
         """Raise BuildError if an input of the action differs from the key document, or may have differed temporarily."""
         action, needed, document = self.subject.action, self.subject.needed, self.subject.document
         kind, environment = get_action_type(action), self.environment.refresh()
         # The digests of blobs that this build wrote are known. Older blobs may have been damaged.
-        blobs = find_blobs(self.surveyor.store, needed)
-        known = {path: digest for path, digest in blobs.items() if self.store.has_written(digest)}
-        digests = {**self.surveyor.digests.of_many(path for path in action.files if path not in known), **known}
+        known = {path: digest for path, digest in self.known_digests.items() if self.store.has_written(digest)}
+        digests = {**self.remembered.of_many(path for path in action.files if path not in known), **known}
         changes = describe_differences(
             document, kind.key_document(action, KeyInputs(digests, kind.identity(action, environment), needed))
         )
@@ -73,15 +66,6 @@ class WatchedExecution(Execution):
         if changes:
             message = f"an input changed while the model was being {kind.done}: {'; '.join(changes)}"
             raise BuildError(Problem("EPB415", message, StepId(action.id), "The result was discarded. Run the build again."))
-
-    def release_slot(self) -> None:
-        """Let another action start while this result is checked and stored, unless this action starts another process."""
-        action = self.subject.action
-        if not get_action_type(action).starts_another_process(action) and len(self.idle) < _MAX_STORING:
-            self.idle.add(action.id)
-
-    def relinking(self, paths: Sequence[Path]) -> AbstractContextManager[None]:
-        return self.surveyor.digests.relinking(paths)
 
 
 class Executions:
@@ -96,14 +80,14 @@ class Executions:
         self._cancelled = cancelled
         self._idle = idle
 
-    def make_factory(self, subject: KeyedAction) -> ExecutionFactory:
-        """Return a factory that opens executions of an action. Each execution must have a different name. One name may be empty."""
-        return _ExecutionFactory(self, subject)
-
     @contextmanager
-    def open(self, subject: KeyedAction, name: str) -> Iterator[Execution]:
-        """Open one run of an action for a `with` block. The run's log is called `name`. Raises BuildError if the toolchain has changed."""
+    def open(self, subject: KeyedAction, part: str = "") -> Iterator[Execution]:
+        """Open one run of an action, or of a `part` of it, for a `with` block. Raises BuildError if the toolchain has changed.
+
+        The names of the log and of the staging directory end with the name of the part.
+        """
         action, workspace, store = subject.action, self._surveyor.workspace, self._surveyor.store
+        name = f"{action.id}/{part}" if part else action.id
         environment = self._check_toolchain(action, subject.document)
         blobs = find_blobs(store, subject.needed)
         log = get_log_path(workspace.directory, name, self._surveyor.memory.configuration.recipe)
@@ -119,10 +103,11 @@ class Executions:
                 store,
                 self._progress,
                 self._cancelled,
-                subject,
-                self._surveyor,
-                self._idle,
-                {path: stat_writes(path) for path in action.files if path not in blobs},
+                known_digests=blobs,
+                remembered=self._surveyor.digests,
+                slot=None if get_action_type(action).starts_another_process(action) else Slot(action.id, self._idle),
+                subject=subject,
+                stats_before={path: stat_writes(path) for path in action.files if path not in blobs},
             )
 
     def _check_toolchain(self, action: Action, document: Mapping[str, Any]) -> Environment:
@@ -133,17 +118,3 @@ class Executions:
             message = f"the toolchain '{environment.name}' changed before the model was {kind.done}: {'; '.join(changes)}"
             raise BuildError(Problem("EPB415", message, StepId(action.id), "Run the build again."))
         return environment
-
-
-class _ExecutionFactory(Struct, frozen=True):
-    executions: Executions
-    subject: KeyedAction
-
-    def open(self, name: str) -> AbstractContextManager[Execution]:
-        return self.executions.open(self.subject, f"{self.subject.action.id}/{name}".removesuffix("/"))
-
-
-def collect_digests(surveyor: Surveyor, subject: KeyedAction, files: Iterable[Path]) -> Mapping[Path, str]:
-    """Return the SHA-256 of `files` and of the blobs that an action needs. Blobs are not read, as their names contain the digest."""
-    blobs = find_blobs(surveyor.store, subject.needed)
-    return {**surveyor.digests.of_many(file for file in files if file not in blobs), **blobs}

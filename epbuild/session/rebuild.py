@@ -117,7 +117,7 @@ class _Rebuilding:
                 _remove(place)
             subject = KeyedAction(made.action, made.key, made.document, made.needed)
             # No member has an empty name, so no other run has this log.
-            with self._actions.executions.open(subject, f"{ident}//{_NEW}") as execution:
+            with self._actions.executions.open(subject, f"/{_NEW}") as execution:
                 files, trees = self._remake(made, execution), execution.staging / _FOLDER
                 with _translate_errors(ident):
                     differences = self._compare(made, files, trees)

@@ -28,10 +28,11 @@ from epbuild.engine.byte_progress import count_step_bytes
 from epbuild.engine.events import Progress, StepStarted, Warned
 from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Runnable
+from epbuild.plan.made import find_blobs
 from epbuild.plan.steps import Action
 from epbuild.remote.cache import NotFetched, RemoteCache
 from epbuild.session.events import ToolchainFailed, ToolchainReady, ToolchainStarted
-from epbuild.session.execution import KeyedAction, collect_digests
+from epbuild.session.execution import KeyedAction
 from epbuild.session.shared_results import SharedResults
 from epbuild.session.toolchains import Place, PlanToolchains, UnknownToolchain
 from epbuild.survey.remote_results import RemoteResults
@@ -187,8 +188,8 @@ class RemoteMachines:
                 self._progress.report(Warned(warning))
 
     def _compute_digests(self, subject: KeyedAction) -> dict[Path, str]:
-        files = list_files(subject.action)
-        digests = collect_digests(self._surveyor, subject, files)
+        files, blobs = list_files(subject.action), find_blobs(self._surveyor.store, subject.needed)
+        digests = {**self._surveyor.digests.of_many(file for file in files if file not in blobs), **blobs}
         return {file: digests[file] for file in files}
 
     def _upload_inputs(self, subject: KeyedAction, request: ActionRequest, digests: Mapping[Path, str]) -> None:

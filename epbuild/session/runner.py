@@ -15,8 +15,7 @@ from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Runnable
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action
-from epbuild.session.execution import KeyedAction
-from epbuild.toolchain.execution import ExecutionFactory
+from epbuild.session.execution import Executions, KeyedAction
 
 if TYPE_CHECKING:
     from epbuild.session.remote_build import RemoteMachines
@@ -61,7 +60,7 @@ class ActionRunner(Struct, frozen=True):
         if not self.is_for_others(action):
             get_action_type(action).check(action)
 
-    def run(self, subject: KeyedAction, expected: Runnable, idle: IdleActions, work: ExecutionFactory) -> NewResult:
+    def run(self, subject: KeyedAction, expected: Runnable, idle: IdleActions, here: Executions) -> NewResult:
         """Run an action here or on another machine. Raises EpbuildError and Cancelled."""
         action = subject.action
         if self.elsewhere is not None and self.is_for_others(action):
@@ -74,11 +73,15 @@ class ActionRunner(Struct, frozen=True):
                     raise BuildError(Problem("EPB537", message, StepId(action.id), hint))
                 return NewResult(result, "built" if found.is_new else "restored", found.machine)
             get_action_type(action).check(action)
-        with work.open("") as execution:
+        with here.open(subject) as execution:
             return NewResult(get_action_type(action).run(action, subject.document, execution), "built")
 
-    def finish(self, action: Action, result: ActionResult, work: ExecutionFactory) -> Iterator[ActionResult]:
+    def finish(self, subject: KeyedAction, result: ActionResult, here: Executions) -> Iterator[ActionResult]:
         """Add the missing parts of a result one by one, and yield the result after each addition. Raises the same errors as `run`."""
-        if not self.compiles and get_action_type(action).missing_parts(action, result):
-            raise MissingResultError(action)
-        yield from get_action_type(action).finish(action, result, work)
+        action, kind = subject.action, get_action_type(subject.action)
+        for part in kind.missing_parts(action, result):
+            if not self.compiles:
+                raise MissingResultError(action)
+            with here.open(subject, part) as execution:
+                result = kind.add_part(action, result, part, execution)
+            yield result

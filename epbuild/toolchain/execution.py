@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from msgspec import Struct, field
+import msgspec
+from msgspec import Struct
 
 from epbuild.cache.blobs import BlobStore
+from epbuild.cache.digests import Digests
 from epbuild.cache.errors import DISK_FULL
 from epbuild.core.digest import Blob, Count, hash_file
 from epbuild.core.errors import BuildError, Cancelled, EnvironmentFailure, Problem, StepId
@@ -19,6 +21,7 @@ from epbuild.core.safepath import resolve_links
 from epbuild.core.shown import describe_files, format_path
 from epbuild.engine.byte_progress import count_step_bytes
 from epbuild.engine.events import Progress, StepOutput
+from epbuild.engine.loop import Slot
 from epbuild.toolchain.diagnosis import FREE_SPACE, is_progress_line, strip_log_prefix
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.process import Ending, WorkerListener
@@ -36,7 +39,7 @@ class Worker(Struct, frozen=True):
     script: Path
     timeout: float | None = None
     """Time limit in seconds, or None for no limit."""
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class StepLog(WorkerListener):
@@ -61,7 +64,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class Execution:
-    """Context of a running action: environment, folder, log, store and progress. Subclasses may also watch inputs and hold a slot."""
+    """Context of a running action: environment, folder, log, store and progress. A subclass also watches the action's inputs."""
 
     environment: Environment
     staging: Path
@@ -71,20 +74,30 @@ class Execution:
     store: BlobStore
     progress: Progress
     cancelled: threading.Event
+    known_digests: Mapping[Path, str] = field(default_factory=dict)
+    """SHA-256 of blobs by path. They are not read, because their names contain the digest."""
+    remembered: Digests | None = None
+    """Digests of other files. None if they are not remembered."""
+    slot: Slot | None = None
+    """Job slot of the action. None if the action keeps it until it ends."""
 
     def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
-        """Return the current SHA-256 of files."""
-        return {file: hash_file(file) for file in files}
+        """Return the current SHA-256 of files and of all known blobs."""
+        unknown = [file for file in files if file not in self.known_digests]
+        found = {file: hash_file(file) for file in unknown} if self.remembered is None else self.remembered.of_many(unknown)
+        return {**found, **self.known_digests}
 
     def recheck(self) -> None:
         """Raise an error if an input has changed since the action's key was computed."""
 
     def release_slot(self) -> None:
         """Release the slot after the worker has ended, as the action then only reads and writes files."""
+        if self.slot is not None:
+            self.slot.release()
 
     def relinking(self, paths: Sequence[Path]) -> AbstractContextManager[None]:
         """Return a context in which adding or removing hard links does not count as a change to the files. Keep the block short."""
-        return nullcontext()
+        return nullcontext() if self.remembered is None else self.remembered.relinking(paths)
 
     def counting(self, step: str, doing: str, files: Iterable[Path]) -> AbstractContextManager[Count]:
         """Return a context that reports the progress of a step's work on `files`. It yields a callback for the size of each piece."""
@@ -92,11 +105,11 @@ class Execution:
         return count_step_bytes(self.progress, step, f"{doing} {describe_files(sizes)}", sum(sizes.values()))
 
     def create_inner(self, staging: Path) -> Execution:
-        """Return an execution of another action within this one, in the directory `staging`. Its log is beside this directory."""
-        log = staging.with_suffix(".log")
-        return _InnerExecution(
-            self.environment, staging, log, self.shown_log, self.store, self.progress, self.cancelled, outer=self
-        )
+        """Return an execution of another action within this one, in the directory `staging`. Its log is beside this directory.
+
+        The inner execution watches the same inputs. The outer one keeps its slot.
+        """
+        return replace(self, staging=staging, log=staging.with_suffix(".log"), slot=None)
 
     def run(self, worker: Worker, step: StepId, log: StepLog) -> Ending:
         """Run a worker on the request file in the staging directory until it ends, and return its result.
@@ -127,29 +140,6 @@ class Execution:
         with self.counting(step, "storing", distinct) as count:
             blobs = {file: self.store.put(file, move=file.is_relative_to(folder), count=count) for file in distinct}
         return Kept({name: blobs[file] for name, file in files.items()}, self.store.put(self.log))
-
-
-@dataclass(frozen=True)
-class _InnerExecution(Execution):
-    """Execution within another execution. It watches the inputs of the outer execution, which keeps its slot."""
-
-    outer: Execution
-
-    def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
-        return self.outer.digests(files)
-
-    def recheck(self) -> None:
-        self.outer.recheck()
-
-    def relinking(self, paths: Sequence[Path]) -> AbstractContextManager[None]:
-        return self.outer.relinking(paths)
-
-
-class ExecutionFactory(Protocol):
-    """Factory of executions of an action."""
-
-    def open(self, name: str) -> AbstractContextManager[Execution]:
-        """Open an execution whose staging directory and log are called `name`."""
 
 
 @contextmanager

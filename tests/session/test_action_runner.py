@@ -32,8 +32,8 @@ class OpenedError(Exception):
 
 
 class Here:
-    def open(self, name: str) -> AbstractContextManager[Execution]:
-        raise OpenedError(name)
+    def open(self, subject: KeyedAction, part: str = "") -> AbstractContextManager[Execution]:
+        raise OpenedError(part)
 
 
 class Machines:
@@ -61,7 +61,7 @@ def answer(result: Mapping[str, Any], *, is_new: bool = True) -> RemoteResult:
 
 
 def run(machines: Machines) -> NewResult:
-    return runner(machines).run(SUBJECT, EXPECTED, IdleActions(), Here())
+    return runner(machines).run(SUBJECT, EXPECTED, IdleActions(), Here())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("is_new", [True, False])
@@ -105,4 +105,4 @@ def test_an_action_for_another_machine_is_not_checked_against_this_machine() -> 
 
 
 def test_a_finished_result_needs_no_build() -> None:
-    assert list(ActionRunner(compiles=False).finish(GROUP, RESULT, Here())) == []
+    assert list(ActionRunner(compiles=False).finish(SUBJECT, RESULT, Here())) == []  # type: ignore[arg-type]
