@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from epbuild.cli import arguments
-from epbuild.cli.options import declare_option, declare_options, make_application, make_choice
+from epbuild.cli.options import declare_option, make_application, make_choice
 from epbuild.commands.add import add_models, add_targets
 from epbuild.commands.init.choices import KINDS
 from epbuild.core.defaults import DEFAULT_RECIPE
-from epbuild.report.terminal.recipes import TerminalQuestions, print_addition
+from epbuild.report.terminal.recipes import make_questions, print_addition
 
 app = make_application(subcommand_metavar="COMMAND [ARGS]...")
 
@@ -43,12 +42,7 @@ def model(
     *,
     sizes: Annotated[
         list[str],
-        declare_options(
-            "--size",
-            "-s",
-            metavar="[MODEL:]INPUT=SIZES",
-            help="Sizes of an input with open dimensions, such as x=1,3,320,320. Can be given several times.",
-        ),
+        arguments.declare_sizes("Sizes of an input with open dimensions, such as x=1,3,320,320"),
     ],
     recipe: _Recipe = arguments.DEFAULT,
 ) -> int:
@@ -57,8 +51,7 @@ def model(
     If a target needs static shapes, sizes of open dimensions are asked for on a terminal, and guessed otherwise. The recipe is changed
     only if it is valid afterwards.
     """
-    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    print_addition(add_models(recipe, places, sizes, TerminalQuestions() if is_terminal else None))
+    print_addition(add_models(recipe, places, sizes, make_questions()))
     return 0
 
 

@@ -99,6 +99,23 @@ NewRecipe = Annotated[
     Path, declare_option("--output", "-o", metavar="PATH", help="File to write the recipe to.", default=DEFAULT_RECIPE)
 ]
 Force = Annotated[bool, declare_option("--force", "-f", help="Overwrite an existing file.")]
+
+
+def declare_models(text: str) -> Any:
+    """Declare the option `--model` of commands that write recipes."""
+    return declare_options("--model", "-m", metavar="PATH", help=f"{text}. Can be given several times.")
+
+
+def declare_targets(text: str) -> Any:
+    """Declare the option `--target` of commands that write recipes."""
+    return declare_options("--target", "--soc", "-t", metavar="[NAME=]VALUE", help=f"{text}. Can be given several times.")
+
+
+def declare_sizes(text: str) -> Any:
+    """Declare the option `--size` of commands that write recipes."""
+    return declare_options("--size", "-s", metavar="[MODEL:]INPUT=SIZES", help=f"{text}. Can be given several times.")
+
+
 Offline = Annotated[bool, declare_option("--offline", help="Contact no other machine: no remote cache, no downloads.")]
 InsecureCache = Annotated[bool, declare_option("--insecure", help="Allow a remote cache on another machine over plain http://.")]
 
@@ -122,9 +139,11 @@ class Target(OptionGroup, frozen=True, kw_only=True):
         found, steps = split_names(self.names, None if self.recipe is None else str(self.recipe))
         return Selection(Path(found), *expand_step_files(steps))
 
-    def request(self, settings: Iterable[str], **options: Any) -> Request:
-        """Return a request for the steps of the recipe. `options` are fields of `Request`. Raises the errors of `selection`."""
+    def request(self, settings: Iterable[str], *, jobs: int | None = None, **options: Any) -> Request:
+        """Return a request for the steps of the recipe. `options` are other fields of `Request`. Raises the errors of `selection`."""
         recipe, steps, places = self.selection()
+        if jobs is not None:
+            options["jobs"] = jobs
         return Request(recipe, steps, settings=tuple(settings), places=places, **options)
 
 
@@ -220,6 +239,10 @@ class Cluster(OptionGroup, frozen=True, kw_only=True):
         ),
     ] = None
     tls: Certificates = None
+
+    def address_of(self, remote: RemoteReading) -> ClusterAddress | None:
+        """Return the address of the scheduler, or None to compile on this machine, as with `--offline`. Raises PlanError."""
+        return None if remote.offline else self.address(insecure=remote.insecure)
 
     def address(self, *, insecure: bool) -> ClusterAddress | None:
         """Return the address of the scheduler from the option or EPBUILD_EXECUTOR, or None to compile on this machine.

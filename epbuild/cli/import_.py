@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from epbuild.cli import arguments
-from epbuild.cli.options import declare_option, declare_options, make_application
+from epbuild.cli.options import declare_option, make_application
 from epbuild.commands.importing.importing import ImportRequest, import_recipe
 from epbuild.commands.init.answers import name_targets
 from epbuild.report.json.build import build_imported_document
@@ -32,22 +32,11 @@ def import_(
     *,
     models: Annotated[
         list[str],
-        declare_options(
-            "--model",
-            "-m",
-            metavar="PATH",
-            help="ONNX model to compile instead of the models in FILE or COMMAND. Can be given several times.",
-        ),
+        arguments.declare_models("ONNX model to compile instead of the models in FILE or COMMAND"),
     ],
     targets: Annotated[
         list[str],
-        declare_options(
-            "--target",
-            "--soc",
-            "-t",
-            metavar="[NAME=]VALUE",
-            help="Target to compile for instead of the targets in FILE or COMMAND. Can be given several times.",
-        ),
+        arguments.declare_targets("Target to compile for instead of the targets in FILE or COMMAND"),
     ],
     ep: Annotated[
         str | None,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from epbuild.cli import arguments
-from epbuild.cli.options import declare_option, declare_options, make_application, make_choice, with_default
+from epbuild.cli.options import declare_option, make_application, make_choice, with_default
 from epbuild.commands.init.answers import Given, write_first_recipe
 from epbuild.commands.init.choices import KINDS
-from epbuild.report.terminal.recipes import TerminalQuestions, print_first_recipe
+from epbuild.report.terminal.recipes import make_questions, print_first_recipe
 
 _EP: dict[str, Any] = make_choice(KINDS)
 
@@ -35,30 +34,17 @@ def init(
     *,
     models: Annotated[
         list[str],
-        declare_options(
-            "--model", "-m", metavar="PATH", help="Source model: a file, folder, glob or address. Can be given several times."
-        ),
+        arguments.declare_models("Source model: a file, folder, glob or address"),
     ],
     sizes: Annotated[
         list[str],
-        declare_options(
-            "--size",
-            "-s",
-            metavar="[MODEL:]INPUT=SIZES",
-            help="Sizes of an input with open dimensions, such as x=1,3,320,320, in all models or in MODEL. Can be given several times.",
-        ),
+        arguments.declare_sizes("Sizes of an input with open dimensions, such as x=1,3,320,320, in all models or in MODEL"),
     ],
     ep: Annotated[str | None, declare_option("--ep", help="EP to compile for.", **_EP)] = None,
     targets: Annotated[
         list[str],
-        declare_options(
-            "--target",
-            "--soc",
-            "-t",
-            metavar="[NAME=]VALUE",
-            help="Target to compile for: "
-            + "; ".join(f"for {name}, {kind.start.words}" for name, kind in KINDS.items() if kind.asks)
-            + ". Can be given several times.",
+        arguments.declare_targets(
+            "Target to compile for: " + "; ".join(f"for {name}, {kind.start.words}" for name, kind in KINDS.items() if kind.asks)
         ),
     ],
     share_weights: Annotated[
@@ -74,8 +60,8 @@ def init(
     On a terminal, the command asks for every value that no option sets. Otherwise, it guesses the sizes of open dimensions that no --size
     sets.
     """
-    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    questions = make_questions()
     given = Given(places, models, sizes, KINDS[ep] if ep else None, targets, share_weights, name, output, force)
-    written = write_first_recipe(given, TerminalQuestions() if is_terminal else None)
-    print_first_recipe(written, with_models=not is_terminal)
+    written = write_first_recipe(given, questions)
+    print_first_recipe(written, with_models=questions is None)
     return 0

@@ -16,7 +16,6 @@ from epbuild.commands.reporting.recipe_values import ReportedMeasurement
 from epbuild.commands.run import cover
 from epbuild.commands.watch import SourceWatch
 from epbuild.core.errors import EpbuildError, Problem
-from epbuild.core.user_settings import get_jobs
 from epbuild.engine.events import Progress
 from epbuild.report.json.build import build_coverage_document, build_measurements_document, plan_document
 from epbuild.report.json.documents import print_json
@@ -127,7 +126,7 @@ def run(
     """
     request = target.request(
         settings,
-        jobs=execution.jobs or get_jobs(),
+        jobs=execution.jobs,
         memory=execution.memory,
         keep_going=execution.keep_going,
         rebuild_and_compare=choice.rebuild_and_compare,
@@ -138,7 +137,7 @@ def run(
         retry=choice.retry,
         locked=choice.locked,
         remote=remote.choice,
-        cluster=None if remote.offline else cluster.address(insecure=remote.insecure),
+        cluster=cluster.address_of(remote),
     )
     files.check(request.recipe)
     if choice.dry_run or choice.check:
@@ -229,7 +228,7 @@ def coverage(
 
     Models that are not compiled yet are compiled. A failed model does not stop the others. Nothing is emitted.
     """
-    request = target.request(settings, jobs=jobs or get_jobs(), retry=retry, locked=locked, remote=remote.choice)
+    request = target.request(settings, jobs=jobs, retry=retry, locked=locked, remote=remote.choice)
     with make_coverage_reporter() as progress:
         rows = cover(request, progress)
     if json:
@@ -268,13 +267,13 @@ def measure(
     """
     request = target.request(
         settings,
-        jobs=jobs or get_jobs(),
+        jobs=jobs,
         keep_going=True,
         emits=False,
         retry=retry,
         locked=locked,
         remote=remote.choice,
-        cluster=None if remote.offline else cluster.address(insecure=remote.insecure),
+        cluster=cluster.address_of(remote),
     )
     code = 0
     problems: tuple[Problem, ...] = ()

@@ -57,7 +57,7 @@ def plan(
         print_warnings(job_matrix.warnings, all_warnings=all_warnings)
         print_matrix(job_matrix.jobs)
         return 0
-    address = None if remote.offline or cluster.executor is None else cluster.address(insecure=remote.insecure)
+    address = cluster.address_of(remote) if cluster.executor is not None else None
     with WaitingRow() as waiting:
         survey = api.plan(request, waiting)
     if address is not None:

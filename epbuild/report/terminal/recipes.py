@@ -94,6 +94,11 @@ class TerminalQuestions:
         print_line("Enter sizes for dynamic dimensions; press Enter to accept the guess.")
 
 
+def make_questions() -> TerminalQuestions | None:
+    """Return questions for a user, or None if there is no terminal to ask them on."""
+    return TerminalQuestions() if sys.stdin.isatty() and sys.stdout.isatty() else None
+
+
 def print_first_recipe(recipe: FirstRecipe, *, with_models: bool) -> None:
     """Print the warnings and a summary of the written recipe. With `with_models`, also print the models that were found."""
     choices, show = recipe.choices, TerminalQuestions()
