@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -22,13 +21,15 @@ from epbuild.fetch.partial import FetchError, Partial
 from epbuild.recipe.address import Address, HubAddress, ObjectAddress, PackageAddress, WebAddress, is_immutable
 from epbuild.transfer.bucket import BucketStore
 from epbuild.transfer.http import HttpClient
-from epbuild.transfer.objects import Download, MissingPackageError, Speed, TimedDownload, TransferError
+from epbuild.transfer.objects import Download, MissingPackageError, TimedDownload, TransferError
 from epbuild.transfer.retry import RetryPolicy, wait_for_retry
 from epbuild.transfer.web import WebFile
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CHUNK_BYTES = 256 * 1024
 _PROGRESS_SECONDS = 0.1
+
+RETRY = RetryPolicy()
 
 Open = Callable[[int, str | None], Download]
 """Function that opens a remote file at an offset if the file's version is unchanged, or else at its beginning."""
@@ -45,11 +46,9 @@ def fetch(
     address: Address,
     sha256: str | None,
     store: BlobStore,
-    *,
+    client: HttpClient,
     progress: FetchProgress,
-    cancelled: threading.Event,
-    client: HttpClient | None = None,
-    retry: RetryPolicy | None = None,
+    retry: RetryPolicy = RETRY,
 ) -> Blob:
     """Return the blob with the content of `address`. Download and verify it if the store does not have it.
 
@@ -61,11 +60,7 @@ def fetch(
     pin = None if sha256 is None else sha256.lower()
     if pin is not None and not _DIGEST.fullmatch(pin):
         raise ValueError(f"not a SHA-256: {sha256!r}")
-    client = client or HttpClient(cancelled=cancelled)
-    attempts = Attempts(
-        address, _make_opener(address, client), progress, cancelled, retry or RetryPolicy(), client.timeouts.speed
-    )
-    return download(attempts, pin, store)
+    return download(Attempts(address, _make_opener(address, client), client, progress, retry), pin, store)
 
 
 class Attempts(Struct, frozen=True):
@@ -73,10 +68,9 @@ class Attempts(Struct, frozen=True):
 
     address: Address
     open: Open
+    client: HttpClient
     progress: FetchProgress
-    cancelled: threading.Event
-    retry: RetryPolicy
-    min_speed: Speed
+    retry: RetryPolicy = RETRY
 
     def run(self, partial: Partial, pin: str | None) -> str | None:
         """Complete the partial file. Return the digest that the server sent, or None if it sent no digest."""
@@ -90,14 +84,14 @@ class Attempts(Struct, frozen=True):
         def has_progressed() -> bool:
             # Only an attempt with the minimum speed counts as progress. Otherwise, one byte per attempt would suffice to retry forever.
             nonlocal furthest
-            min_bytes = (time.monotonic() - begin) * self.min_speed.bytes_per_second
+            min_bytes = (time.monotonic() - begin) * self.client.timeouts.speed.bytes_per_second
             if partial.size - furthest <= min_bytes:
                 return False
             furthest = partial.size
             return True
 
         try:
-            return self.retry.call(attempt, functools.partial(wait_for_retry, self.cancelled), has_progressed)
+            return self.retry.call(attempt, functools.partial(wait_for_retry, self.client.cancelled), has_progressed)
         except TransferError as failure:
             kept = f" The {partial.size} bytes received so far are kept." if failure.may_pass and partial.size else ""
             message = f"cannot fetch {self.address}: {failure}"
@@ -114,10 +108,10 @@ class Attempts(Struct, frozen=True):
                 partial.restart(reply.version)
             self.progress.arrived(str(self.address), partial.size, reply.size)
             shown = time.monotonic()
-            source, buffer = TimedDownload(reply, self.min_speed), memoryview(bytearray(_CHUNK_BYTES))
+            source, buffer = TimedDownload(reply, self.client.timeouts.speed), memoryview(bytearray(_CHUNK_BYTES))
             while count := source.readinto(buffer):
                 partial.append(buffer[:count])
-                if self.cancelled.is_set():
+                if self.client.cancelled.is_set():
                     raise Cancelled(str(self.address))
                 if time.monotonic() - shown >= _PROGRESS_SECONDS:
                     shown = time.monotonic()
@@ -134,7 +128,7 @@ def download(attempts: Attempts, pin: str | None, store: BlobStore) -> Blob:
     records = open_address_records(store.root)
     if stored := _find_stored(pin, name, store, records):
         return stored
-    with lease(store.root, f"fetch-{name}", cancelled=attempts.cancelled):
+    with lease(store.root, f"fetch-{name}", cancelled=attempts.client.cancelled):
         if stored := _find_stored(pin, name, store, records):
             return stored
         with Partial(store.partials / name) as partial:

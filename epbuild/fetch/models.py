@@ -70,29 +70,27 @@ def fetch_model(
         digests = pins.wheels.get(address.requirement, ())
         found = fetch_from_wheel(address, store.root, digests, only_checked=pins.only_checked, cancelled=cancelled)
         return RemoteModel(found, {})
-    return _Fetching(address, pins.graph, dict(pins.data), store, progress, cancelled, client).model()
+    return _Fetching(address, pins, store, client or HttpClient(cancelled=cancelled), progress).model()
 
 
 class _Fetching(Struct, frozen=True):
     address: Address
-    sha256: str | None
-    pins: Mapping[str, str]
+    pins: Pins
     store: BlobStore
+    client: HttpClient
     progress: FetchProgress
-    cancelled: threading.Event
-    client: HttpClient | None
 
     def model(self) -> RemoteModel:
-        graph = self._fetch(self.address, self.sha256)
-        key = hash_document({"address": self.address.text, "graph": graph.digest, "pins": self.pins})
+        graph = fetch(self.address, self.pins.graph, self.store, self.client, self.progress)
+        key = hash_document({"address": self.address.text, "graph": graph.digest, "pins": dict(self.pins.data)})
         folder = self.store.root / "remote" / key
-        with lease(self.store.root, f"remote-{key}", cancelled=self.cancelled):
+        with lease(self.store.root, f"remote-{key}", cancelled=self.client.cancelled):
             place = folder / make_file_name(self.address)
-            self._lay_out(self.address, self.sha256, graph, folder, place)
+            self._lay_out(self.address, self.pins.graph, graph, folder, place)
             digests = {place: graph.digest}
             for location in self._list_locations(place):
-                address, pin = resolve_beside(self.address, location), self.pins.get(location)
-                data = self._fetch(address, pin)
+                address, pin = resolve_beside(self.address, location), self.pins.data.get(location)
+                data = fetch(address, pin, self.store, self.client, self.progress)
                 self._lay_out(address, pin, data, folder, folder / location)
                 digests[folder / location] = data.digest
         return RemoteModel(place, digests)
@@ -107,20 +105,17 @@ class _Fetching(Struct, frozen=True):
                 message = f"the model {self.address} has external data outside the model's folder, or at the model's own path: {location}"
                 hint = "Save the model again with its data beside it, and a relative path to the data."
                 raise PlanError(Problem("EPB204", message, hint=hint))
-            if location not in self.pins and not is_immutable(self.address):
+            if location not in self.pins.data and not is_immutable(self.address):
                 message = f"{resolve_beside(self.address, location)} is not pinned, and its content can change"
                 raise PlanError(
                     Problem("EPB208", message, hint=f"Add its sha256 to the model's data_sha256, under '{location}'.")
                 )
-        for location in self.pins:
+        for location in self.pins.data:
             if location not in locations:
                 message = f"the recipe has a sha256 for {location}, but the model {self.address} does not refer to this file"
                 hint = "Remove the sha256 from the recipe, or write the location as in the model."
                 raise PlanError(Problem("EPB208", message, hint=hint))
         return locations
-
-    def _fetch(self, address: Address, sha256: str | None) -> Blob:
-        return fetch(address, sha256, self.store, progress=self.progress, cancelled=self.cancelled, client=self.client)
 
     def _lay_out(self, address: Address, sha256: str | None, blob: Blob, folder: Path, place: Path) -> None:
         """Write the blob's content to the read-only file `place` below `folder`, unless a file of the blob's size exists there."""
@@ -132,7 +127,7 @@ class _Fetching(Struct, frozen=True):
             try:
                 self.store.materialize(blob.digest, draft)
             except (DamagedBlob, MissingBlob):  # the blob is damaged, or `gc` has deleted it: fetch it again
-                self.store.materialize(self._fetch(address, sha256).digest, draft)
+                self.store.materialize(fetch(address, sha256, self.store, self.client, self.progress).digest, draft)
             draft.chmod(0o444)
             place.parent.mkdir(parents=True, exist_ok=True)
             discard_all(place)

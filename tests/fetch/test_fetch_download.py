@@ -19,7 +19,7 @@ from epbuild.core.errors import Cancelled, EpbuildError, StoreError
 from epbuild.fetch.download import Attempts, FetchProgress, download, fetch
 from epbuild.fetch.partial import FetchError
 from epbuild.recipe.address import Address, WebAddress, parse_address
-from epbuild.transfer.objects import Download, Speed
+from epbuild.transfer.objects import Download
 from epbuild.transfer.retry import RetryPolicy
 from tests.support.fake_fetcher import Arrivals
 from tests.support.file_server import File, FileServer, client_without_tls, serving
@@ -52,10 +52,9 @@ def fetched(
         address,
         sha256,
         store,
-        progress=progress if progress is not None else Arrivals(),
-        cancelled=cancelled or threading.Event(),
-        client=client_without_tls(),
-        retry=RetryPolicy(pauses),
+        client_without_tls(cancelled=cancelled),
+        progress if progress is not None else Arrivals(),
+        RetryPolicy(pauses),
     )
 
 
@@ -259,7 +258,8 @@ class CancelledOnArrival:
     cancelled: threading.Event
 
     def arrived(self, address: str, done: int, total: int | None) -> None:
-        self.cancelled.set()
+        if done:
+            self.cancelled.set()
 
 
 def test_cancelled_download_stops_and_resumes_next_time(server: FileServer, store: BlobStore) -> None:
@@ -351,9 +351,7 @@ def test_model_of_any_size_is_fetched_with_little_memory(store: BlobStore) -> No
     address = WebAddress("https://example.com/large.onnx")
     tracemalloc.start()
     try:
-        attempts = Attempts(
-            address, lambda start, version: _Zeros(), Arrivals(), threading.Event(), RetryPolicy(), Speed(60.0, 10e3)
-        )
+        attempts = Attempts(address, lambda start, version: _Zeros(), client_without_tls(), Arrivals())
         blob = download(attempts, None, store)
         _, peak = tracemalloc.get_traced_memory()
     finally:

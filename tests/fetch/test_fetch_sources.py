@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,9 +41,7 @@ def store(tmp_path: Path) -> BlobStore:
 
 
 def fetched(text: str, store: BlobStore, sha256: str | None = DIGEST) -> Blob:
-    address = parse_address(text)
-    options: dict[str, Any] = {"client": client_without_tls(), "retry": AT_ONCE}
-    return fetch(address, sha256, store, progress=Arrivals(), cancelled=threading.Event(), **options)
+    return fetch(parse_address(text), sha256, store, client_without_tls(), Arrivals(), AT_ONCE)
 
 
 def refusal(text: str, store: BlobStore, sha256: str | None = DIGEST, code: str = "EPB510") -> str:

@@ -132,6 +132,8 @@ AT_ONCE = RetryPolicy((0.0, 0.0, 0.0))
 """Retries without pauses."""
 
 
-def client_without_tls(timeouts: Timeouts | None = None) -> HttpClient:
+def client_without_tls(timeouts: Timeouts | None = None, cancelled: threading.Event | None = None) -> HttpClient:
     """Return a client without TLS and proxies, so that https:// reaches the server of these tests."""
-    return HttpClient(connect=lambda _, host, port: urllib3.HTTPConnectionPool(host, port), timeouts=timeouts)
+    return HttpClient(
+        connect=lambda _, host, port: urllib3.HTTPConnectionPool(host, port), timeouts=timeouts, cancelled=cancelled
+    )

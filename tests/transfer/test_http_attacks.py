@@ -109,9 +109,7 @@ def in_time(call: Callable[[], Any]) -> BaseException | None:
 def download(server: RawServer, store: Path, timeouts: Timeouts = QUICK) -> BaseException | None:
     """Return what the download of a model raises."""
     address = WebAddress(f"https://127.0.0.1:{server.port}/m.onnx")
-    options: dict[str, Any] = {"client": client_without_tls(timeouts), "retry": ONCE_AGAIN}
-    arrivals, cancelled = Arrivals(), threading.Event()
-    return in_time(lambda: fetch(address, DIGEST, BlobStore(store), progress=arrivals, cancelled=cancelled, **options))
+    return in_time(lambda: fetch(address, DIGEST, BlobStore(store), client_without_tls(timeouts), Arrivals(), ONCE_AGAIN))
 
 
 @pytest.mark.parametrize("attack", ENDLESS)
