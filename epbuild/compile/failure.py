@@ -49,59 +49,55 @@ def make_compile_error(
         return None
     last = ending.reports[-1] if ending.reports else {}
     at_fault = _find_faulty_member(group, ending.reports)
-    step = StepId(group.steps[at_fault])
-    subject = _format_subject(group, step)
+    member, step = group.members[at_fault], StepId(group.steps[at_fault])
+    subject = f"compiling '{step.rsplit('/', 1)[-1]}' for {group.target.name}"
+    raised, quote = merge_reasons(found.raised, ending.tail)
     hint = f"See the whole log: {log}."
-    whole = found.raised
-    raised, quote = merge_reasons(whole, ending.tail)
-    finished = f"at exit, after it had compiled every model for {group.target.name}"
-    moment = finished if last.get("event") == "finished" else f"while {subject}"
     if found.cause == "timed out":
-        allowed = f"within {group.timeout:g} s" if group.timeout else "within its limit"
-        message = f"{subject} did not finish {allowed} and was stopped.{quote}"
-        return BuildError(Problem("EPB403", message, step, hint, f"it did not finish {allowed}.{quote}"))
+        late = f"did not finish {f'within {group.timeout:g} s' if group.timeout else 'within its limit'}"
+        return BuildError(Problem("EPB403", f"{subject} {late} and was stopped.{quote}", step, hint, f"it {late}.{quote}"))
     if raised is not None and is_at_address_limit(last):
-        share = f"after mapping {last['mapped'] / 1e6:.0f} of the {last['mappable'] / 1e6:.0f} MB that a process may map (`ulimit -v`)"
+        share = f"{last['mapped'] / 1e6:.0f} of the {last['mappable'] / 1e6:.0f} MB that a process may map (`ulimit -v`)"
+        why = f"failed after mapping {share}: {raised}.{quote}"
         cure = f"Raise this limit. An EP that reaches it may report that the model is at fault. {hint}"
-        why = f"{share}: {raised}.{quote}"
-        return EnvironmentFailure(Problem("EPB404", f"{subject} failed {why}", step, cure, f"it failed {why}"))
-    known_limits = _find_limitations(group, group.members[at_fault], ending, refused)
-    limitation = next((found for found in known_limits if found[1].limit_of != "model"), None)
+        return EnvironmentFailure(Problem("EPB404", f"{subject} {why}", step, cure, f"it {why}"))
+    limits = _find_limitations(group, member, ending, refused)
+    limitation = next((found for found in limits if found[1].limit_of != "model"), None)
     # Advice for a model cannot help if this machine or the target is the cause.
-    causes = [known for _, known in known_limits if limitation is None or known.limit_of != "model"]
-    advice = _about_patterns(group, group.members[at_fault]) or dict.fromkeys(known.hint for known in causes if known.hint)
+    causes = [known for _, known in limits if limitation is None or known.limit_of != "model"]
+    advice = _about_patterns(group, member) or dict.fromkeys(known.hint for known in causes if known.hint)
     hint = "".join(f"{text} " for text in advice) + hint
     if limitation is not None and limitation[1].limit_of == "target" and (raised or not found.from_outside):
         # Limitations of the target are checked before faults of this machine, such as a lack of memory.
         ep, known = limitation
-        why = f"{f': {raised}' if raised else ''}. {ep} cannot {known.what}: {known.why}.{quote}"
-        return BuildError(Problem("EPB401", f"{subject} failed{why}", step, hint, f"it failed{why}"))
+        why = f"failed{f': {raised}' if raised else ''}. {ep} cannot {known.what}: {known.why}.{quote}"
+        return BuildError(Problem("EPB401", f"{subject} {why}", step, hint, f"it {why}"))
+
+    def make_worker_problem(code: str, what: str, why: str, cure: str = "") -> Problem:
+        finished = f"at exit, after it had compiled every model for {group.target.name}"
+        moment = finished if last.get("event") == "finished" else f"while {subject}"
+        return Problem(code, f"the worker {what} {moment}{why}", step, f"{cure}{hint}", f"the worker {what}{why}")
+
     if found.cause == "out of memory":
         why = f"{'' if raised is None else f': {raised}'}.{quote}"
-        what = "the worker ran out of memory"
-        return EnvironmentFailure(Problem("EPB404", f"{what} {moment}{why}", step, f"{MORE_MEMORY} {hint}", f"{what}{why}"))
+        return EnvironmentFailure(make_worker_problem("EPB404", "ran out of memory", why, f"{MORE_MEMORY} "))
     if found.cause == "ended":
-        what, cure = f"the worker {found.end}", MORE_MEMORY if ending.out_of_memory else _UNLESS_STOPPED
-        return EnvironmentFailure(Problem("EPB404", f"{what} {moment}.{quote}", step, f"{cure} {hint}", f"{what}.{quote}"))
+        cure = MORE_MEMORY if ending.out_of_memory else _UNLESS_STOPPED
+        return EnvironmentFailure(make_worker_problem("EPB404", found.end, f".{quote}", f"{cure} "))
     if limitation is not None:
         message = f"{limitation[0]} cannot {limitation[1].what} here: {limitation[1].why}.{quote}"
         return EnvironmentFailure(Problem("EPB416", message, step, hint))
-    if raised is None or whole is None:
-        what = f"the worker {found.end}"
-        return BuildError(Problem("EPB402", f"{what} {moment}.{quote}", step, hint, f"{what}.{quote}"))
-    why = f"{raised}.{_explain_refusals(refused) if _NO_NODES in whole else ''}{quote}"
+    if raised is None or found.raised is None:
+        return BuildError(make_worker_problem("EPB402", found.end, f".{quote}"))
+    why = f"{raised}.{_explain_refusals(refused) if _NO_NODES in found.raised else ''}{quote}"
     if found.cause == "unfit":
         return EnvironmentFailure(Problem("EPB411", why, step, hint))
     if found.cause == "custom operators":
-        return EnvironmentFailure(
-            Problem(
-                "EPB444", why, step, f"Use a library that was built for this machine and this version of ONNX Runtime. {hint}"
-            )
-        )
-    hint = f"{_explain_custom_ops(whole)}{hint}"
+        cure = "Use a library that was built for this machine and this version of ONNX Runtime."
+        return EnvironmentFailure(Problem("EPB444", why, step, f"{cure} {hint}"))
+    hint = f"{_explain_custom_ops(found.raised)}{hint}"
     if found.cause == "cannot write":
-        room = f"{FREE_SPACE} {hint}"
-        return EnvironmentFailure(Problem("EPB405", f"{subject} failed: {why}", step, room, why))
+        return EnvironmentFailure(Problem("EPB405", f"{subject} failed: {why}", step, f"{FREE_SPACE} {hint}", why))
     if found.spare_memory:
         why = f"{why} {found.spare_memory}"
     return BuildError(Problem("EPB401", f"{subject} failed: {why}", step, hint, why))
@@ -155,8 +151,3 @@ def _find_faulty_member(group: SessionGroup, reports: Sequence[Mapping[str, Any]
     """Return the index of the member whose compilation started last, or 0 if none started."""
     started = [report["member"] for report in reports if report.get("event") == "member_started"]
     return [member.name for member in group.members].index(started[-1]) if started else 0
-
-
-def _format_subject(group: SessionGroup, step: str) -> str:
-    name = step.rsplit("/", 1)[-1]
-    return f"compiling '{name}' for {group.target.name}"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct, structs
 
@@ -35,6 +35,8 @@ from epbuild.transfer.objects import (
     TransferError,
 )
 from epbuild.transfer.retry import CircuitBreaker, CircuitOpenError, RetryPolicy, wait_for_retry
+
+_T = TypeVar("_T")
 
 Warn = Callable[[Problem], None]
 """Callback that reports a warning to the user."""
@@ -183,27 +185,19 @@ class RemoteCache:
             if store.has(blob.digest, blob.size):
                 count(blob.size)
                 return
-            try:
-                self._reading.call(lambda: self._receive(blob, store, count))
-            except CircuitOpenError as error:
-                raise NotFetched("the remote cache can no longer be read") from error
-            except TransferError as error:
-                raise NotFetched(error.reason) from error
+            self._read(lambda: self._receive(blob, store, count))
 
     def copy(self, blob: Blob, write: Write) -> None:
         """Pass a blob to `write` as it arrives, without storing it. The last piece is passed only after the digest has been verified.
 
         So the receiver never has a complete blob with wrong content. Raises NotFetched, Cancelled, and errors of `write`.
         """
-        try:
-            download = self._reading.call(lambda: self._open_blob(blob))
-        except (TransferError, CircuitOpenError) as error:
-            raise NotFetched(str(error) or "the remote cache can no longer be read") from error
+        download = self._read(lambda: self._open_blob(blob))
         with self._tally.time_request(), closing(download):
             source, hasher = TimedDownload(download, BLOB_TIMEOUTS.speed, self._count_received), Hasher()
             buffer, spare = (memoryview(bytearray(_PIECE_BYTES)) for _ in range(2))
             held = buffer[:0]
-            while count := _read(source, buffer):
+            while count := _read_piece(source, buffer):
                 hasher.update(buffer[:count])
                 if hasher.size > blob.size:
                     break
@@ -211,21 +205,15 @@ class RemoteCache:
                     write(held)
                 held, buffer, spare = buffer[:count], spare, buffer
             if hasher.blob != blob:
-                self._bad.add(blob.digest)
-                raise LostBlob(_DAMAGED)
+                raise self._make_lost_error(blob, _DAMAGED)
             if held:
                 write(held)
         self._tally.add(blobs=1)
 
     def check(self, blob: Blob) -> None:
         """Read and verify a blob without storing it. Raises NotFetched if it cannot be read or is damaged, and Cancelled."""
-        try:
-            found = self._reading.call(lambda: self._hash_blob(blob))
-        except (TransferError, CircuitOpenError) as error:
-            raise NotFetched(str(error) or "the remote cache can no longer be read") from error
-        if found != blob:
-            self._bad.add(blob.digest)
-            raise LostBlob(_DAMAGED)
+        if self._read(lambda: self._hash_blob(blob)) != blob:
+            raise self._make_lost_error(blob, _DAMAGED)
 
     def publish(
         self,
@@ -328,19 +316,31 @@ class RemoteCache:
                     data += buffer[:count]
                 return bytes(data)
 
+    def _read(self, work: Callable[[], _T]) -> _T:
+        """Call `work`, which reads a blob, and return its result. Raises NotFetched and Cancelled."""
+        try:
+            return self._reading.call(work)
+        except CircuitOpenError as error:
+            raise NotFetched("the remote cache can no longer be read") from error
+        except TransferError as error:
+            raise NotFetched(error.reason) from error
+
+    def _make_lost_error(self, blob: Blob, reason: str) -> LostBlob:
+        """Note that a blob must be uploaded again, and return the error to raise."""
+        self._bad.add(blob.digest)
+        return LostBlob(reason)
+
     def _open_blob(self, blob: Blob) -> Download:
         try:
             return self._stores.blobs.get(f"cas/{blob.digest}")
         except MissingObjectError as error:
-            self._bad.add(blob.digest)
-            raise LostBlob(_GONE) from error
+            raise self._make_lost_error(blob, _GONE) from error
 
     def _receive(self, blob: Blob, store: BlobStore, count: Count) -> None:
         with self._tally.time_request(), closing(self._open_blob(blob)) as download:
             source = TimedDownload(download, BLOB_TIMEOUTS.speed, self._count_received)
             if download.size not in (None, blob.size) or not store.put_stream(blob, source, count):
-                self._bad.add(blob.digest)
-                raise LostBlob(_DAMAGED)
+                raise self._make_lost_error(blob, _DAMAGED)
         self._tally.add(blobs=1)
 
     def _hash_blob(self, blob: Blob) -> Blob:
@@ -366,7 +366,7 @@ class RemoteCache:
         self._warn(Problem("EPB521", message, hint=f"{_CONSEQUENCES[side]} {error.hint}"))
 
 
-def _read(source: TimedDownload, buffer: memoryview) -> int:
+def _read_piece(source: TimedDownload, buffer: memoryview) -> int:
     try:
         return source.readinto(buffer)
     except TransferError as error:
