@@ -1,8 +1,9 @@
 """`python -m tools.golden FOLDER`: everything that a user of epbuild can see, as files to compare before and after a refactoring.
 
 It builds the recipes that need no hardware, in a project at a fixed place, with an empty store and the toolchains of this machine. FOLDER
-then holds the help of each command, the schemas, the plan with its keys, the JSON of each command, and the SHA-256 of every output. What
-depends on the moment, such as times, is replaced by a placeholder. Compare two checkouts:
+then holds the help of each command, the schemas, the plan with its keys, the key document of each step, the JSON of each command, and the
+SHA-256 of every output, in every layout and archive format. What depends on the moment, such as times, is replaced by a placeholder. What
+depends on a network or another machine is left out: `lock`, `doctor`, `worker`, and remote caches. Compare two checkouts:
 
     python -m tools.golden before        # in the one
     python -m tools.golden after         # in the other
@@ -17,19 +18,34 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PROJECT = Path(tempfile.gettempdir()) / "epbuild-golden"
-BUILT = (
-    *("quickstart", "shipping", "llm", "light-zoo", "two-toolchains"),
-    *("minimal", "cpu", "openvino", "vars", "merge", "include", "cache"),
-)
-PLANNED = ("zoo", "intel-npu", "ryzen-ai")
+PLANNED = ("intel-npu", "ryzen-ai", "zoo")
+"""Recipes that need hardware or long downloads. They are only planned."""
+ARCHIVES = "archives"
+EVERY_ARCHIVE = """\
+epbuild: 1
+name: archives
+extends: quickstart.yaml
+outputs:
+  - {layout: directory, path: "dist/archives/${group}-${target}"}
+  - {layout: directory, archive: zip, path: "dist/archives/${group}-${target}.zip"}
+  - {layout: directory, archive: tar.zst, path: "dist/archives/${group}-${target}.tar.zst"}
+  - {layout: directory, archive: oci, path: "dist/archives/${group}-${target}-image"}
+  - {layout: ort-model-package, path: dist/archives/all.ortpackage}
+  - {layout: ort-model-package, archive: zip, path: dist/archives/all.ortpackage.zip}
+  - {layout: ort-model-package, archive: tar.zst, path: dist/archives/all.ortpackage.tar.zst}
+  - {layout: ort-model-package, archive: oci, path: dist/archives/all-image}
+"""
+"""Recipe with every layout in every archive format."""
 _TIMES = frozenset(
     {"began", "built", "done", "ended", "finished", "made_at", "seconds", "seconds_left", "started", "time", "took"}
 )
@@ -50,11 +66,14 @@ def main() -> int:
     golden.write_references()
     golden.copy_recipes()
     try:
-        for recipe in (*BUILT, *PLANNED):
+        recipes = sorted(path.stem for path in (PROJECT / "recipes").glob("*.yaml"))
+        for recipe in recipes:
             golden.write_plan(recipe)
-        for recipe in () if arguments.plan_only else BUILT:
-            golden.write_build(recipe)
         if not arguments.plan_only:
+            for recipe in recipes:
+                if recipe not in PLANNED:
+                    golden.write_build(recipe)
+            golden.write_key_documents()
             golden.write_documents_of_outputs()
     finally:
         shutil.rmtree(PROJECT)
@@ -77,16 +96,21 @@ class Golden:
         shutil.rmtree(PROJECT, ignore_errors=True)
         ignored = shutil.ignore_patterns(".epbuild", "dist", "*.lock")
         shutil.copytree(ROOT / "recipes", PROJECT / "recipes", ignore=ignored)
+        (PROJECT / "recipes" / f"{ARCHIVES}.yaml").write_text(EVERY_ARCHIVE, encoding="utf-8")
 
     def write_references(self) -> None:
         """Write the help of each command, and the schemas that `epbuild schema` prints."""
         PROJECT.mkdir(exist_ok=True)
-        overview = self._run("--help")
-        self._write("help/epbuild.txt", overview)
-        for command in re.findall(r"^ *│? *([a-z]+)  ", overview.partition("Commands")[2], re.MULTILINE):
-            self._write(f"help/{command}.txt", self._run(command, "--help"))
+        self._write_help()
         for schema in ("recipe", "manifest", "report", "catalog", "doctor"):
             self._write(f"schemas/{schema}.json", self._run("schema", schema))
+
+    def _write_help(self, *command: str) -> None:
+        text = self._run(*command, "--help")
+        self._write(f"help/{'-'.join(['epbuild', *command])}.txt", text)
+        if "COMMAND" in text.partition("\n")[0]:
+            for name in re.findall(r"^  ([a-z]+)  +[A-Z]", text, re.MULTILINE):
+                self._write_help(*command, name)
 
     def write_plan(self, recipe: str) -> None:
         """Write what `validate`, `plan` and `graph` answer before anything is built. The plan holds the key of each action."""
@@ -94,6 +118,7 @@ class Golden:
         self._write_json(f"{recipe}/validate.json", "validate", file, "--json")
         self._write_json(f"{recipe}/plan.json", "plan", file, "--json")
         self._write(f"{recipe}/plan.txt", self._run("plan", file))
+        self._write_json(f"{recipe}/matrix.json", "plan", file, "--matrix", "2")
         self._write(f"{recipe}/graph.mmd", self._run("graph", file, "--format", "mermaid"))
 
     def write_build(self, recipe: str) -> None:
@@ -104,6 +129,13 @@ class Golden:
             self._write_json(f"{recipe}/{command}-after.json", command, file, *(["*"] if command == "explain" else []), "--json")
         for command in ("plan", "coverage", "run"):
             self._write(f"{recipe}/{command}-after.txt", self._run(command, file))
+
+    def write_key_documents(self) -> None:
+        """Write the documents whose digests are the keys of all steps."""
+        with closing(sqlite3.connect(PROJECT / "recipes" / ".epbuild" / "state.sqlite")) as state:
+            rows = state.execute("SELECT recipe, step, action_key, key_document FROM steps ORDER BY recipe, step")
+            found = [(recipe, step, key, json.loads(document)) for recipe, step, key, document in rows]
+        self._write("keys.json", json.dumps(found, indent=1, sort_keys=True).replace(str(PROJECT), "PROJECT") + "\n")
 
     def write_documents_of_outputs(self) -> None:
         """Write the digests of all outputs, and what `inspect`, `verify` and `diff` say of some."""
@@ -123,6 +155,10 @@ class Golden:
             self._write_json(f"{name}/inspect.json", "inspect", path, "--json")
             self._write_json(f"{name}/verify.json", "verify", path, "--json")
         self._write_json("directory/diff.json", "diff", one, other, "--json")
+        self._write_json("binary/wrap.json", "wrap", f"{one}/prefill_qnn.bin", "-o", "wrapped", "--json")
+        self._write_json("devices.json", "devices", "--ep", "qnn", "--json")
+        self._write_json("version.json", "version", "--json")
+        self._write_json("cache-verify.json", "cache", "verify", "--json")
         for command in ("cache", "gc"):  # records hold times, whose lengths differ
             self._write_json(f"{command}.json", command, "--json", of_the_moment=_OF_THE_MOMENT | {"bytes", "count"})
 
