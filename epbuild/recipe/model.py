@@ -483,16 +483,16 @@ class OutputSpec(Struct, frozen=True, dict=True):
 
 
 class Defaults(Struct, frozen=True):
-    """Defaults for values that the recipe does not set."""
+    """Defaults for keys that the recipe does not set."""
 
     name: str | None = None
-    """Name of the recipe, derived from its folder."""
+    """Name of the build, from the recipe's folder; null if the recipe sets it."""
     toolchains: Mapping[str, tuple[str, ...]] = NONE
-    """Packages, or else the interpreter, of each toolchain that was added from the catalog."""
+    """Packages or interpreter of each default toolchain, by the toolchain's name."""
     groups: tuple[str, ...] = ()
-    """Names of the added groups. Each has one model and all targets."""
+    """Groups created for models that are in no group. Each has all targets."""
     output: str | None = None
-    """Path of the only output, as a template with `${group}` and `${target}`."""
+    """Template of the default output path; null if the recipe has outputs."""
 
 
 NO_DEFAULTS: Final = Defaults()

@@ -36,22 +36,30 @@ class PartNode(Struct, frozen=True):
     """Node of the faulty part."""
 
     node: str
+    """Name of the node, or of its first output if the node has no name."""
     operator: str
+    """Operator, with its domain unless it is ONNX's own."""
     output: str
+    """Name of its first output. Empty for fallback nodes."""
     reason: str | None = None
     """Reason that the EP reported for not taking the node."""
 
 
 class TensorRow(Struct, frozen=True):
-    """Value near the fault: its largest magnitudes on the CPU EP and on the target's EP, and its accuracy."""
+    """Value in the model, computed on the CPU EP and on the target's EP."""
 
     tensor: str
+    """Name of the value."""
     operator: str
+    """Operator that computes the value."""
     expected: float
+    """Largest finite magnitude on the CPU EP."""
     got: float | None
-    """None if the value was only computed on the CPU EP."""
+    """Largest finite magnitude on the target's EP; null if the value was not measured."""
     snr_db: float | None
+    """Accuracy of the value; null if undefined or not measured."""
     bad: bool
+    """True if the value is beyond the threshold."""
 
 
 class Bisection(Struct, frozen=True):

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from epbuild.commands.reporting.recipe_values import ReportedMeasurement
 from epbuild.plan.steps import StepKind
+from epbuild.recipe.model import Defaults
 from epbuild.report.json.documents import Document, ProblemView, View, build_problem_views, build_view, to_plain
 from epbuild.session.events import Coverage
 from epbuild.survey.action_status import StepState
@@ -60,25 +61,12 @@ class OrphanView(View, frozen=True, kw_only=True):
     """Path of the output."""
 
 
-class DefaultsView(View, frozen=True, kw_only=True):
-    """Defaults for keys that the recipe does not set."""
-
-    name: str | None
-    """Name of the build, from the recipe's folder; null if the recipe sets it."""
-    toolchains: dict[str, tuple[str, ...]]
-    """Packages or interpreter of each default toolchain, by the toolchain's name."""
-    groups: tuple[str, ...]
-    """Groups created for models that are in no group."""
-    output: str | None
-    """Template of the default output path; null if the recipe has outputs."""
-
-
 class PlanDocument(Document, frozen=True, kw_only=True):
     """Document that `plan --json` prints."""
 
     recipe: str
     """Path of the recipe."""
-    defaults: DefaultsView
+    defaults: Defaults
     """Defaults that the recipe uses."""
     steps: tuple[StepView, ...]
     """All steps, in order."""
@@ -268,7 +256,7 @@ def plan_document(recipe: str, found: Survey) -> PlanDocument:
     """Return the document of `plan --json`: every step with its state and the reasons to run it."""
     return PlanDocument(
         recipe=recipe,
-        defaults=build_view(DefaultsView, found.plan.defaults),
+        defaults=found.plan.defaults,
         steps=tuple(_build_step_view(found, status) for status in found.steps()),
         orphans=tuple(OrphanView(step=orphan.step, directory=orphan.directory.as_posix()) for orphan in found.orphans),
         warnings=build_problem_views(found.plan.warnings),

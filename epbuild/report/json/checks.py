@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from epbuild import __version__
 from epbuild.catalog.facts import KnownName
+from epbuild.commands.bisect.values import Bisection, PartNode, TensorRow
 from epbuild.core.host import count_cpus
 from epbuild.core.redact import conceal_text, redact
 from epbuild.core.user_folders import find_settings_file, is_missing
@@ -20,7 +21,6 @@ from epbuild.verify.findings import Finding, Fitness, Outcome
 
 if TYPE_CHECKING:  # Import for types only: `verify` does not need doctor's checks.
     from epbuild.catalog.entries import EpEntry
-    from epbuild.commands.bisect.values import Bisection
     from epbuild.commands.doctor.devices import EpHealth, ToolchainHealth
     from epbuild.commands.doctor.doctor import Diagnoses
 
@@ -262,36 +262,6 @@ def _build_ep_view(found: EpHealth) -> EpView:
     return build_view(EpView, found, missing=found.missing or None, limit=found.limit or None, attempt=attempt)
 
 
-class PartNodeView(View, frozen=True, kw_only=True):
-    """Node of a faulty part."""
-
-    node: str
-    """Name of the node, or of its first output if the node has no name."""
-    operator: str
-    """Operator, with its domain unless it is ONNX's own."""
-    output: str
-    """Name of its first output. Empty for fallback nodes."""
-    reason: str | None
-    """Reason that the EP reported for not taking the node."""
-
-
-class TensorView(View, frozen=True, kw_only=True):
-    """Value in the model, computed on the CPU EP and on the target's EP."""
-
-    tensor: str
-    """Name of the value."""
-    operator: str
-    """Operator that computes the value."""
-    expected: float
-    """Largest finite magnitude on the CPU EP."""
-    got: float | None
-    """Largest finite magnitude on the target's EP; null if the value was not measured."""
-    snr_db: float | None
-    """Accuracy of the value; null if undefined or not measured."""
-    bad: bool
-    """True if the value is beyond the threshold."""
-
-
 class BisectionDocument(Document, frozen=True, kw_only=True):
     """Document that `bisect --json` prints."""
 
@@ -313,11 +283,11 @@ class BisectionDocument(Document, frozen=True, kw_only=True):
     """Number of compiles, including those whose result was in the store."""
     nodes: int
     """Number of nodes of the model, without constants."""
-    part: tuple[PartNodeView, ...]
+    part: tuple[PartNode, ...]
     """Nodes of the faulty part. Empty without a fault."""
     complete: bool
     """False if the search reached its maximum number of compiles, so that a smaller part may exist."""
-    tensors: tuple[TensorView, ...]
+    tensors: tuple[TensorRow, ...]
     """Values before and after the first wrong node. Empty for other faults."""
     files: tuple[str, ...]
     """Files that reproduce the fault."""
