@@ -134,7 +134,7 @@ def test_open_dimensions_that_a_preparation_keeps_are_refused_before_it_runs(
 
 
 @pytest.mark.parametrize("sizes", ["", ", input_shapes: {x: [1, 3]}"])
-def test_open_dimensions_of_a_derived_model_are_refused_unless_its_ancestor_sets_them(workshop: Path, sizes: str) -> None:
+def test_open_dimensions_of_a_derived_model_are_refused_without_sizes(workshop: Path, sizes: str) -> None:
     write_prefill(workshop, "n", 3)
     copy = "models:\n  copy: {from: prefill, prepare: [{opset: 18}]}\n"
     text = recipe(model=f", prepare: [{{float16: {{}}}}]{sizes}", member="copy").replace("models:\n", copy, 1)

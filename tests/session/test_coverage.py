@@ -10,8 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from epbuild.commands.run import cover
+from epbuild.core.errors import Problem, StepId
 from epbuild.engine.events import EventList, RunFinished
+from epbuild.session.coverage import CoveredModels, find_covered_models, list_all_models
 from epbuild.session.events import ModelCovered
+from epbuild.session.planning import read_plan
 from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import CLASSIFIER, LET_THE_CPU, Workshop
 
@@ -84,3 +87,15 @@ def test_a_build_reports_the_coverage_of_models_restored_into_a_checkout(worksho
     workshop.build()
     assert workshop.compiled == []
     assert [event.model for event in workshop.events if isinstance(event, ModelCovered)] == ["prefill", "decode", "classifier"]
+
+
+def test_a_failed_action_is_the_reason_of_all_its_models(workshop: Workshop) -> None:
+    _, plan = read_plan(workshop.request)
+    broken, *_ = plan.session_groups
+    problem = Problem("EPB401", "the compiler failed", StepId(plan.session_groups[broken].steps[0]), reason="no memory")
+    assert {row.outcome for row in list_all_models(plan, {}, {})} == {"not built"}
+    assert find_covered_models(plan, {}, {}, plan.session_groups) == []
+    first, second = find_covered_models(plan, {}, {broken: [problem]}, plan.session_groups)
+    assert (first.outcome, first.reason) == ("failed", "no memory")
+    assert (second.outcome, second.reason) == ("failed", "it shares weights with 'prefill', which failed: no memory")
+    assert CoveredModels((first, second)).summarize().head == "coverage: 2 failed"

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
 
+from epbuild.cache.blobs import BlobStore
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.cache import check_cache
 from epbuild.commands.log import read_log
 from epbuild.commands.plan import explain, survey
 from epbuild.commands.run import cover, run
 from epbuild.core.errors import BuildError, RecipeError
-from epbuild.engine.events import EventList
+from epbuild.engine.events import EventList, Warned
+from epbuild.remote.cache import RemoteCache
+from epbuild.remote.statistics import RemoteStatistics
 from epbuild.report.json.build import plan_document
 from epbuild.report.terminal.event_lines import format_remote, format_upload
 from epbuild.session.events import ModelCovered, RemoteCacheUsed, ResultsShared
 from epbuild.session.planning import read_plan, resolve_remote
 from epbuild.session.request import RemoteChoice
+from epbuild.session.shared_results import SharedResults
 from epbuild.survey.remote_results import RemoteResults
 from tests.session.shared_machines import (
     ALL_COMPILES,
@@ -92,6 +99,37 @@ def test_waiting_for_uploads_reports_bytes_and_the_time_left(
     assert 0 < first.total_bytes <= sum(len(data) for (space, _), data in server.objects.items() if space == "cas")
     assert later
     assert all(0 < event.done_bytes < event.total_bytes and event.seconds_left for event in later)
+
+
+class FakeCache:
+    """Remote cache with given statistics."""
+
+    name = "https://cache.example"
+
+    def __init__(self, statistics: RemoteStatistics, *, writes: bool) -> None:
+        self.statistics, self.writes = statistics, writes
+
+
+@pytest.mark.parametrize(
+    ("statistics", "writes", "codes"),
+    [
+        (RemoteStatistics(asked=3, found=1), False, []),
+        (RemoteStatistics(asked=3), True, []),  # this machine is the first one
+        (RemoteStatistics(asked=3), False, ["EPB523"]),
+        (RemoteStatistics(asked=2), False, []),  # the last result was never looked up
+    ],
+)
+def test_a_cache_that_has_no_result_is_reported_to_readers(
+    statistics: RemoteStatistics, writes: bool, codes: list[str], tmp_path: Path
+) -> None:
+    events = EventList()
+    shared = SharedResults(BlobStore(tmp_path), events, threading.Event())
+    shared.finish(3)
+    assert not events, "there is no remote cache"
+    shared.cache = cast("RemoteCache", FakeCache(statistics, writes=writes))
+    shared.finish(3)
+    assert [event.problem.code for event in events if isinstance(event, Warned)] == codes
+    assert [event.asked for event in events if isinstance(event, RemoteCacheUsed)] == [statistics.asked]
 
 
 def test_the_progress_of_uploads_is_shown_with_the_time_left() -> None:
