@@ -80,7 +80,7 @@ _SHARED_MODULES = {
     **dict.fromkeys(("plan", "explain", "log"), "steps"),
     **dict.fromkeys(("run", "coverage", "measure"), "run"),
     **dict.fromkeys(("clean", "gc"), "cleaning"),
-    **dict.fromkeys(("doctor", "devices", "version"), "doctor"),
+    **dict.fromkeys(("doctor", "devices"), "doctor"),
 }
 """Modules that define several commands. All other commands have modules of their own names."""
 

@@ -1,4 +1,4 @@
-"""`epbuild doctor`, `devices` and `version`: this machine, its EPs and programs."""
+"""`epbuild doctor` and `devices`: this machine and its EPs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,10 @@ from epbuild.cli.options import COMMAND_LINE, Excludes, UsageError, declare_opti
 from epbuild.cluster.address import ClusterAddress
 from epbuild.commands.doctor.doctor import DoctorRequest, check_devices, run_checks
 from epbuild.core.errors import EpbuildError
-from epbuild.report.json.checks import (
-    build_devices_document,
-    build_health_document,
-    build_known_names_document,
-    build_version_document,
-)
+from epbuild.report.json.checks import build_devices_document, build_health_document, build_known_names_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.listeners import show_activity
 from epbuild.report.terminal.checks import HealthPrinter, print_devices, print_known_names
-from epbuild.report.terminal.screen import print_line
 
 app = make_application()
 
@@ -120,13 +114,3 @@ def devices(
     else:
         print_devices(found)
     return 0 if found.is_healthy else 1
-
-
-@app.command(exits={0: "the version was printed", 2: COMMAND_LINE})
-def version(*, json: arguments.Json = False) -> int:
-    """Print the version of epbuild. With --json, also print what a bug report needs."""
-    if json:
-        print_json(build_version_document())
-    else:
-        print_line(f"epbuild {__version__}")
-    return 0
