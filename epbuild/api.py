@@ -227,12 +227,12 @@ def init(
     from pathlib import Path
 
     from epbuild.commands.init.answers import BadAnswer, Given, write_first_recipe
-    from epbuild.commands.init.choices import KINDS
+    from epbuild.commands.init.choices import list_starter_kinds
 
-    if ep not in KINDS:
-        raise BadAnswer(f"invalid ep '{ep}': expected one of {', '.join(KINDS)}")
+    if ep not in list_starter_kinds():
+        raise BadAnswer(f"invalid ep '{ep}': expected one of {', '.join(list_starter_kinds())}")
     places = [os.fspath(model) for model in models]
-    given = Given(places, (), tuple(sizes), KINDS[ep], tuple(targets), share_weights, name, Path(output), force)
+    given = Given(places, (), tuple(sizes), list_starter_kinds()[ep], tuple(targets), share_weights, name, Path(output), force)
     return write_first_recipe(given, None)
 
 

@@ -10,13 +10,13 @@ import typer
 from epbuild.cli import arguments
 from epbuild.cli.options import declare_option, make_application, make_choice
 from epbuild.commands.add import add_models, add_targets
-from epbuild.commands.init.choices import KINDS
+from epbuild.commands.init.choices import list_starter_kinds
 from epbuild.core.defaults import DEFAULT_RECIPE
 from epbuild.report.terminal.recipes import make_questions, print_addition
 
 app = make_application(subcommand_metavar="COMMAND [ARGS]...")
 
-_EP: dict[str, Any] = make_choice(KINDS)
+_EP: dict[str, Any] = make_choice(list_starter_kinds())
 _EXITS = {0: "the recipe was changed", 2: "the recipe or the command line is invalid; nothing was written"}
 _Recipe = Annotated[
     Path,

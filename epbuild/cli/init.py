@@ -9,10 +9,10 @@ import typer
 from epbuild.cli import arguments
 from epbuild.cli.options import declare_option, make_application, make_choice, with_default
 from epbuild.commands.init.answers import Given, write_first_recipe
-from epbuild.commands.init.choices import KINDS
+from epbuild.commands.init.choices import list_starter_kinds
 from epbuild.report.terminal.recipes import make_questions, print_first_recipe
 
-_EP: dict[str, Any] = make_choice(KINDS)
+_EP: dict[str, Any] = make_choice(list_starter_kinds())
 
 app = make_application()
 
@@ -44,7 +44,8 @@ def init(
     targets: Annotated[
         list[str],
         arguments.declare_targets(
-            "Target to compile for: " + "; ".join(f"for {name}, {kind.start.words}" for name, kind in KINDS.items() if kind.asks)
+            "Target to compile for: "
+            + "; ".join(f"for {name}, {kind.start.words}" for name, kind in list_starter_kinds().items() if kind.asks)
         ),
     ],
     share_weights: Annotated[
@@ -61,7 +62,7 @@ def init(
     sets.
     """
     questions = make_questions()
-    given = Given(places, models, sizes, KINDS[ep] if ep else None, targets, share_weights, name, output, force)
+    given = Given(places, models, sizes, list_starter_kinds()[ep] if ep else None, targets, share_weights, name, output, force)
     written = write_first_recipe(given, questions)
     print_first_recipe(written, with_models=questions is None)
     return 0

@@ -12,7 +12,15 @@ from msgspec.structs import replace
 from epbuild.catalog.catalog import entry as find_packaging
 from epbuild.catalog.catalog import known_eps
 from epbuild.commands.init.answers import BadAnswer, choose_sizes, make_no_model_error, name_targets, parse_size
-from epbuild.commands.init.choices import KINDS, FoundModel, LeftOut, StarterKind, find_models, find_remedies, is_address
+from epbuild.commands.init.choices import (
+    FoundModel,
+    LeftOut,
+    StarterKind,
+    find_models,
+    find_remedies,
+    is_address,
+    list_starter_kinds,
+)
 from epbuild.commands.init.recipe import (
     PRIVATE,
     RecipeChoices,
@@ -63,7 +71,7 @@ def add_models(path: Path, places: Sequence[str], sizes: Sequence[str], question
         model.path: list({remedy.step: remedy for kind in kinds for remedy in find_remedies(model, kind)}.values())
         for model in found
     }
-    choices = RecipeChoices(next(iter(kinds or KINDS.values())), [], {}, remedies=remedies)
+    choices = RecipeChoices(next(iter(kinds or list_starter_kinds().values())), [], {}, remedies=remedies)
     definitions = [
         define_model(name, named[name], path.parent, replace(choices, sizes={named[name]: sizes}))
         for name, sizes in chosen.items()
@@ -78,13 +86,13 @@ def add_models(path: Path, places: Sequence[str], sizes: Sequence[str], question
 
 
 def add_targets(path: Path, values: Sequence[str], ep: str | None) -> Addition:
-    """Add targets to the recipe at `path`. `values` are VALUE or NAME=VALUE, as in `init`. `ep` is a key of `KINDS`.
+    """Add targets to the recipe at `path`. `values` are VALUE or NAME=VALUE, as in `init`. `ep` is the name of a starter kind.
 
     Without `ep`, use the EP of the targets in the recipe. Raises BadAnswer, and the errors of reading and planning the recipe. If an error
     is raised, nothing is written.
     """
     recipe, broken = _load_recipe(path)
-    kind = KINDS[ep] if ep is not None else _find_only_kind(recipe)
+    kind = list_starter_kinds()[ep] if ep is not None else _find_only_kind(recipe)
     if not values and kind.asks:
         raise BadAnswer(f"name the target: {kind.start.words}")
     targets = _name_targets(kind, values or [kind.start.example])
@@ -179,14 +187,14 @@ def _locate(place: str, folder: Path) -> str:
 
 
 def _find_kinds(recipe: Recipe) -> Iterator[tuple[str, StarterKind]]:
-    """Yield the EPs of the recipe's targets, each in its packaging, as keys and values of `KINDS`."""
+    """Yield the EPs of the recipe's targets, each in its packaging, as items of `list_starter_kinds()`."""
     for target in recipe.targets.values():
         toolchain = recipe.toolchains.get(target.toolchain.name)
         packages = {read_requirement(text).distribution for text in toolchain.packages} if toolchain is not None else set()
         for choice in target.eps:
             if choice.ep.name in known_eps():
                 entry = find_packaging(choice.ep.name, packages)
-                yield from ((name, kind) for name, kind in KINDS.items() if kind.entry == entry)
+                yield from ((name, kind) for name, kind in list_starter_kinds().items() if kind.entry == entry)
 
 
 def _find_only_kind(recipe: Recipe) -> StarterKind:
@@ -194,7 +202,7 @@ def _find_only_kind(recipe: Recipe) -> StarterKind:
     if len(kinds) == 1:
         return next(iter(kinds.values()))
     reason = f"the recipe has targets for {' and '.join(kinds)}" if kinds else "the recipe has no target to infer the EP from"
-    raise BadAnswer(f"{reason}; set the EP with --ep, one of {', '.join(kinds or KINDS)}")
+    raise BadAnswer(f"{reason}; set the EP with --ep, one of {', '.join(kinds or list_starter_kinds())}")
 
 
 def _name_targets(kind: StarterKind, values: Sequence[str]) -> Mapping[str, str]:

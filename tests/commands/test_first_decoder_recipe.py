@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from epbuild.commands.init.answers import find_pipelines
-from epbuild.commands.init.choices import KINDS
+from epbuild.commands.init.choices import list_starter_kinds
 from epbuild.commands.init.recipe import RecipeChoices, format_recipe
 from epbuild.onnxfile.read.decoders import find_decoder
 from epbuild.onnxfile.read.headers import read_header
@@ -33,7 +33,7 @@ def plan_first_recipe(folder: Path, *names: str, decoders: int = 1) -> Plan:
     found = {str(path): decoder for path in paths[:decoders] if (decoder := find_decoder(read_header(path)))}
     assert len(found) == decoders
     choices = RecipeChoices(
-        KINDS["qnn"], [*map(str, paths)], {"phone": "SM8750"}, decoders=found, pipelines=find_pipelines(found)
+        list_starter_kinds()["qnn"], [*map(str, paths)], {"phone": "SM8750"}, decoders=found, pipelines=find_pipelines(found)
     )
     recipe = folder / "epbuild.yaml"
     recipe.write_text(format_recipe(recipe, choices), encoding="utf-8")

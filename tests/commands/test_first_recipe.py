@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.commands.init.choices import KINDS
+from epbuild.commands.init.choices import list_starter_kinds
 from epbuild.commands.init.exports import ExportScript, find_export_script
 from epbuild.commands.init.recipe import RecipeChoices, format_recipe
 from epbuild.plan.planner import make_plan
@@ -92,9 +92,9 @@ def planned(folder: Path, text: str) -> Plan:
 @pytest.mark.parametrize(
     ("choices", "long"),
     [
-        (RecipeChoices(KINDS["qnn"], MODELS, {"SM8750": "SM8750"}), LONG),
-        (RecipeChoices(KINDS["qnn"], MODELS, {"SM8750": "SM8750"}, share_weights=True), SHARED),
-        (RecipeChoices(KINDS["openvino"], MODELS[:1], {"GPU": "GPU"}), OPENVINO),
+        (RecipeChoices(list_starter_kinds()["qnn"], MODELS, {"SM8750": "SM8750"}), LONG),
+        (RecipeChoices(list_starter_kinds()["qnn"], MODELS, {"SM8750": "SM8750"}, share_weights=True), SHARED),
+        (RecipeChoices(list_starter_kinds()["openvino"], MODELS[:1], {"GPU": "GPU"}), OPENVINO),
     ],
     ids=["two models", "shared weights", "one model"],
 )
@@ -111,10 +111,10 @@ def place(folder: Path, choices: RecipeChoices) -> RecipeChoices:
 
 
 @pytest.mark.parametrize("models", [MODELS[:1], MODELS, ["default.onnx"]], ids=["one", "two", "default"])
-@pytest.mark.parametrize("ep", KINDS)
+@pytest.mark.parametrize("ep", list_starter_kinds())
 def test_first_recipe_and_its_package_line_are_valid_for_each_ep(folder: Path, ep: str, models: list[str]) -> None:
     write_model(folder / "default.onnx")
-    kind = KINDS[ep]
+    kind = list_starter_kinds()[ep]
     text = format_recipe(folder / "epbuild.yaml", place(folder, RecipeChoices(kind, models, {"x": kind.start.example})))
     plan = planned(folder, text)
     assert [step.kind for step in plan.steps].count("compile") == len(models)
@@ -129,7 +129,7 @@ def test_first_recipe_and_its_package_line_are_valid_for_each_ep(folder: Path, e
 
 
 def test_commented_group_shares_weights_when_enabled(folder: Path) -> None:
-    choices = place(folder, RecipeChoices(KINDS["qnn"], MODELS, {"phone": "SM8750"}))
+    choices = place(folder, RecipeChoices(list_starter_kinds()["qnn"], MODELS, {"phone": "SM8750"}))
     text = format_recipe(folder / "epbuild.yaml", choices)
     [shared] = [line.partition("`")[2].rstrip("`.") for line in text.splitlines() if "share_weights" in line]
     [separate] = [line for line in text.splitlines() if line.startswith("  main:")]
@@ -146,7 +146,7 @@ def test_recipe_name_is_written_if_the_folder_name_differs(tmp_path: Path) -> No
         ("-", None, "models"),
     ):
         write_model(tmp_path / folder / "a.onnx")
-        choices = RecipeChoices(KINDS["qnn"], [str(tmp_path / folder / "a.onnx")], {"phone": "SM8750"}, name=given)
+        choices = RecipeChoices(list_starter_kinds()["qnn"], [str(tmp_path / folder / "a.onnx")], {"phone": "SM8750"}, name=given)
         text = format_recipe(tmp_path / folder / "epbuild.yaml", choices)
         assert [line for line in text.splitlines() if line.startswith("name:")] == ([f"name: {name}"] if name else [])
         planned(tmp_path / folder, text)
@@ -156,7 +156,9 @@ def test_many_models_get_one_line_each(folder: Path) -> None:
     names = [f"a_model_with_a_long_name_{number}.onnx" for number in range(5)]
     for name in names:
         write_model(folder / name)
-    text = format_recipe(folder / "epbuild.yaml", place(folder, RecipeChoices(KINDS["qnn"], names, {"phone": "SM8750"})))
+    text = format_recipe(
+        folder / "epbuild.yaml", place(folder, RecipeChoices(list_starter_kinds()["qnn"], names, {"phone": "SM8750"}))
+    )
     assert f"models:\n  - {names[0]}\n" in text
     assert len(planned(folder, text).steps) == 15
 
@@ -179,7 +181,7 @@ def test_a_checkpoint_with_one_export_script_gets_a_recipe_that_runs_it(checkpoi
         ["numpy", "onnx", "onnxscript", "torch", "transformers"],
         ["my_models"],  # it could be anyone's package
     )
-    choices = RecipeChoices(KINDS["qnn"], ["model"], {"SM8750": "SM8750"}, export=export)
+    choices = RecipeChoices(list_starter_kinds()["qnn"], ["model"], {"SM8750": "SM8750"}, export=export)
     plan = planned(checkpoint, format_recipe(checkpoint / "epbuild.yaml", choices))
     make = plan.of(Preparation)["prepare:model/make"]
     assert make.command == ("python", "files/export_llm.py", "out/model.onnx")

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from epbuild.catalog.catalog import find_session_key
 from epbuild.catalog.normalize import BadValue, UnknownName, find_option, find_refusals, normalize
-from epbuild.commands.init.choices import KINDS, StarterKind
+from epbuild.commands.init.choices import StarterKind, list_starter_kinds
 from epbuild.core.errors import Argument, Location, PlanError, Position, Problem
 
 _BACKEND_LIBRARY = re.compile(r"(?:^|[\\/])(?:lib)?Qnn(Htp|Cpu|Gpu|Saver|Ir)(?:\.dll|\.so|\.dylib)?$", re.IGNORECASE)
@@ -169,9 +169,10 @@ class ImportedBuild:
 
 def get_ep_start(ep: str, device: str | None, where: Location | str | None) -> StarterKind:
     """Return the catalog's starting point of a recipe for an EP. Raises PlanError for an EP that does not compile ahead of time."""
-    kinds = [kind for kind in KINDS.values() if kind.entry.ep == ep]
+    every_kind = list_starter_kinds().values()
+    kinds = [kind for kind in every_kind if kind.entry.ep == ep]
     if not kinds:
-        known = ", ".join(dict.fromkeys(kind.entry.ep for kind in KINDS.values()))
+        known = ", ".join(dict.fromkeys(kind.entry.ep for kind in every_kind))
         raise make_import_error(
             f"{ep} does not compile ahead of time, or its recipe must be written by hand", where, f"Supported EPs: {known}."
         )

@@ -19,7 +19,7 @@ from epbuild.commands.importing.build import (
     make_import_error,
 )
 from epbuild.commands.importing.decoders import read_assignments
-from epbuild.commands.init.choices import KINDS
+from epbuild.commands.init.choices import list_starter_kinds
 
 TOOL = "Olive"
 _OWN_EP = "QNNExecutionProvider"
@@ -85,7 +85,7 @@ def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild
         named = ", ".join(kind for kind, _ in passes.values()) or "none"
         raise make_import_error(f"the pass EPContextBinaryGenerator, which compiles for an EP, is missing; passes: {named}", path)
     ep, device = _find_accelerator(document)
-    known = any(kind.entry.ep == ep for kind in KINDS.values())
+    known = any(kind.entry.ep == ep for kind in list_starter_kinds().values())
     build = ImportedBuild(TOOL, get_ep_start(ep if known else _OWN_EP, device, path))
     if not known:
         device = "npu"

@@ -6,6 +6,7 @@ import glob
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -62,7 +63,9 @@ def _find_limits(kind: StarterKind, options: Mapping[str, str] | None = None) ->
             yield row
 
 
-def _find_kinds() -> Mapping[str, StarterKind]:
+@cache
+def list_starter_kinds() -> Mapping[str, StarterKind]:
+    """Return the kinds that `init` can write a recipe for, by name."""
     found = {entry.start.name: StarterKind(entry, entry.start) for ep in known_eps() for entry in entries_for(ep) if entry.start}
     # Sort EPs that compile on any machine first, and then by name.
     return dict(sorted(found.items(), key=lambda item: (item[1].entry.output_depends_on_host, item[0])))
@@ -78,9 +81,6 @@ def find_eps_without_recipe() -> dict[str, list[str]]:
             why = f"cannot {rows[0].what}" if rows else "its recipe must be written by hand"
             found.setdefault(why, []).append(ep)
     return found
-
-
-KINDS: Mapping[str, StarterKind] = _find_kinds()
 
 
 class FoundModel(Struct, frozen=True):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from epbuild.commands.init.answers import FirstRecipe
-from epbuild.commands.init.choices import KINDS, FoundModel, LeftOut, StarterKind, find_eps_without_recipe
+from epbuild.commands.init.choices import FoundModel, LeftOut, StarterKind, find_eps_without_recipe, list_starter_kinds
 from epbuild.commands.init.recipe import RecipeChoices
 from epbuild.commands.init.sizing import BadSizes, Sizes
 from epbuild.commands.lock import Locking
@@ -42,16 +42,17 @@ class TerminalQuestions:
     def kind(self) -> StarterKind:
         """Ask for an EP. List the catalog's EPs with their limitations on this machine."""
         print_line("Execution providers:")
-        wide = max(map(len, KINDS)) + 2
-        for name, kind in KINDS.items():
+        kinds = list_starter_kinds()
+        wide = max(map(len, kinds)) + 2
+        for name, kind in kinds.items():
             what = kind.entry.description.rstrip(".")
             limit = kind.obstacle() or kind.condition()
             here = f"{what}. It {limit}." if limit else f"{what}. Compiles on this machine."
             print_lines(wrap(here, f"  {name:{wide}}", " " * (wide + 2)))
         for why, eps in find_eps_without_recipe().items():
             print_lines(wrap(f"{', '.join(eps)}: {why}.", "  Not ", "  "))
-        default = next((name for name, kind in KINDS.items() if not kind.obstacle() and not kind.condition()), next(iter(KINDS)))
-        return KINDS[str(typer.prompt("Execution provider", value_proc=_read_kind, default=default))]
+        default = next((name for name, kind in kinds.items() if not kind.obstacle() and not kind.condition()), next(iter(kinds)))
+        return kinds[str(typer.prompt("Execution provider", value_proc=_read_kind, default=default))]
 
     def targets(self, kind: StarterKind) -> list[str]:
         words = kind.start.words[0].upper() + kind.start.words[1:]
@@ -113,8 +114,8 @@ def print_first_recipe(recipe: FirstRecipe, *, with_models: bool) -> None:
 
 
 def _read_kind(text: str) -> str:
-    if text.lower() not in KINDS:
-        raise typer.BadParameter(f"'{text}' is not one of {', '.join(repr(name) for name in KINDS)}.")
+    if text.lower() not in list_starter_kinds():
+        raise typer.BadParameter(f"'{text}' is not one of {', '.join(repr(name) for name in list_starter_kinds())}.")
     return text.lower()
 
 
