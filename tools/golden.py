@@ -26,6 +26,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from typer.main import get_command
+
+from epbuild.cli import app
+from tools.reference.commands import list_commands
+
 ROOT = Path(__file__).parents[1]
 PROJECT = Path(tempfile.gettempdir()) / "epbuild-golden"
 PLANNED = ("intel-npu", "ryzen-ai", "zoo")
@@ -101,16 +106,11 @@ class Golden:
     def write_references(self) -> None:
         """Write the help of each command, and the schemas that `epbuild schema` prints."""
         PROJECT.mkdir(exist_ok=True)
-        self._write_help()
+        names = (name for name, _ in list_commands(get_command(app._application)))
+        for name in ((), *names):
+            self._write(f"help/{'-'.join(('epbuild', *name))}.txt", self._run(*name, "--help"))
         for schema in ("recipe", "manifest", "report", "catalog", "doctor"):
             self._write(f"schemas/{schema}.json", self._run("schema", schema))
-
-    def _write_help(self, *command: str) -> None:
-        text = self._run(*command, "--help")
-        self._write(f"help/{'-'.join(['epbuild', *command])}.txt", text)
-        if "COMMAND" in text.partition("\n")[0]:
-            for name in re.findall(r"^  ([a-z]+)  +[A-Z]", text, re.MULTILINE):
-                self._write_help(*command, name)
 
     def write_plan(self, recipe: str) -> None:
         """Write what `validate`, `plan` and `graph` answer before anything is built. The plan holds the key of each action."""

@@ -7,11 +7,8 @@ import errno
 import os
 import stat
 import sys
-
-TYPE_CHECKING = False  # no import of `typing`: the fast path uses this module before all others
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
+from collections.abc import Iterator, Sequence
+from types import ModuleType
 
 _MAX_CHARACTERS = 1 << 16
 _FILENAME_TOO_LONG = 206  # ERROR_FILENAME_EXCED_RANGE of Windows
@@ -136,7 +133,7 @@ def _list_installed_drivers(device_class: str, provider: str) -> Iterator[str]:
     import re
     import winreg
 
-    registry: Any = winreg
+    registry: ModuleType = winreg
     try:
         with registry.OpenKey(registry.HKEY_LOCAL_MACHINE, f"{_CLASSES}\\{device_class}") as folder:
             for number in range(registry.QueryInfoKey(folder)[0]):

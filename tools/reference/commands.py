@@ -43,7 +43,7 @@ def build_commands_page() -> Iterator[str]:
     """Yield the parts of the page, after its title."""
     root: Any = get_command(app._application)
     yield from map(format_paragraph, _INTRODUCTION.split("\n\n"))
-    names = [*_list_commands(root)]
+    names = [*list_commands(root)]
     yield format_table(
         ("command", "purpose"),
         [(f"[`{' '.join(name)}`](#{build_anchor(' '.join(('epbuild', *name)))})", text) for name, text in names],
@@ -56,7 +56,8 @@ def build_commands_page() -> Iterator[str]:
         yield from _build_command(root, name)
 
 
-def _list_commands(root: Any) -> Iterator[tuple[tuple[str, ...], str]]:
+def list_commands(root: Any) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the words of each command and subcommand, with its short help."""
     for name, text in app._COMMANDS.items():
         yield (name,), text
         for child, command in getattr(root.commands.get(name), "commands", {}).items():
