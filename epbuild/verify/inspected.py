@@ -96,8 +96,8 @@ class InspectedNode(TypedDict):
     """Reason why the node's context is missing or unreadable; null if there is no problem."""
 
 
-class NodeOutside(TypedDict):
-    """Node that the EPs did not take."""
+class InspectedFallbackNode(TypedDict):
+    """Fallback node."""
 
     node: str
     """Name of the node."""
@@ -141,7 +141,7 @@ class InspectedModel(TypedDict):
     """EPContext nodes of the model."""
     other_operators: dict[str, int]
     """Number of other nodes, by operator."""
-    left: list[NodeOutside]
+    left: list[InspectedFallbackNode]
     """Fallback nodes."""
     initializers: Initializers
     """Initializers."""

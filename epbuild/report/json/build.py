@@ -93,7 +93,7 @@ class ValidationDocument(Document, frozen=True, kw_only=True):
     """Models that were not checked, because they have not been fetched or made yet."""
 
 
-class LeftView(View, frozen=True, kw_only=True):
+class FallbackView(View, frozen=True, kw_only=True):
     """Fallback nodes with the same operator and reason."""
 
     operator: str
@@ -120,7 +120,7 @@ class CoveredView(View, frozen=True, kw_only=True):
     `not built`: the model was not compiled."""
     ep_context_nodes: int | None
     """Number of EPContext nodes; null if nothing was compiled."""
-    left: tuple[LeftView, ...]
+    left: tuple[FallbackView, ...]
     """Fallback nodes, by operator and reason."""
     reason: str | None
     """Reason why nothing was compiled, or why `verify` or `measure` failed."""
@@ -271,7 +271,7 @@ def print_matrix(jobs: Iterable[RunnerJob]) -> None:
 
 def build_coverage_document(rows: Sequence[ModelCovered]) -> CoverageDocument:
     """Return the document of `coverage --json`."""
-    return CoverageDocument(rows=tuple(build_view(CoveredView, row, left=_build_left_views(row)) for row in rows))
+    return CoverageDocument(rows=tuple(build_view(CoveredView, row, left=_build_fallback_views(row)) for row in rows))
 
 
 def build_measurements_document(rows: Sequence[ReportedMeasurement]) -> MeasurementsDocument:
@@ -306,9 +306,9 @@ def _build_step_view(found: Survey, status: StepStatus) -> StepView:
     )
 
 
-def _build_left_views(row: ModelCovered) -> list[LeftView]:
+def _build_fallback_views(row: ModelCovered) -> list[FallbackView]:
     groups = row.outside.groups if row.outside is not None else ()
-    return [LeftView(operator=one.operator, count=len(one.nodes), reason=one.reason, nodes=one.nodes) for one in groups]
+    return [FallbackView(operator=one.operator, count=len(one.nodes), reason=one.reason, nodes=one.nodes) for one in groups]
 
 
 def _build_cause_view(explanation: Explanation) -> CauseView:
