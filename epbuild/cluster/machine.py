@@ -29,8 +29,7 @@ from epbuild.cluster.request import TOOLCHAIN_KIND, ActionRequest, AskedToolchai
 from epbuild.core.digest import Blob, Count
 from epbuild.core.errors import Cancelled, EnvironmentFailure, EpbuildError, Problem, StepId, StoreError
 from epbuild.core.installer import UvListener
-from epbuild.engine.byte_progress import count_step_bytes
-from epbuild.engine.events import Progress, StepOutput, StepStarted
+from epbuild.engine.events import Progress, StepOutput, StepStarted, count_step_bytes
 from epbuild.plan.key import compute_action_key
 from epbuild.plan.remote_record import COMPILE
 from epbuild.plan.result import ActionResult, make_action_record, open_action_records

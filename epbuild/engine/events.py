@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from epbuild.core.byte_progress import ByteProgress, count_bytes
+from epbuild.core.digest import Count
 from epbuild.core.errors import Problem
 
 Outcome = Literal["built", "restored", "current", "emitted", "failed", "skipped", "allowed"]
@@ -252,3 +255,14 @@ class OutputOf(Struct, frozen=True):
         """Forward an event if it is output."""
         if isinstance(event, StepOutput):
             self.progress.report(replace(event, step=self.step, text=f"{self.prefix}{event.text}"))
+
+
+@contextmanager
+def count_step_bytes(progress: Progress, step: str, doing: str, total: int) -> Iterator[Count]:
+    """Yield a callback for the size of each piece that a step has processed. Report the progress as `StepAdvanced` events."""
+
+    def report(found: ByteProgress) -> None:
+        progress.report(StepAdvanced(step, doing, found.done, total, found.seconds_left))
+
+    with count_bytes(total, report) as count:
+        yield count

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -21,15 +22,15 @@ class Ledger:
         self,
         steps: Mapping[str, Sequence[str]],
         progress: Progress,
-        find_position: Callable[[str], Position | None] = lambda action: None,
+        positions: Mapping[str, Position] = MappingProxyType({}),
     ) -> None:
-        """`find_position` returns where the recipe defines the action with an id."""
+        """`positions` has the position of each action's definition in the recipe, as far as it has one."""
         self.outcomes: dict[str, Outcome] = {}
         self.exit_code = 0
         self.steps = steps
         """Steps of each action."""
         self._progress = progress
-        self._find_position = find_position
+        self._positions = positions
         self._tally = Tally({}, {}, 1)
         self._end_lock = threading.Lock()
         """Lock for counting and reporting the end of a step, so that reported counts never decrease."""
@@ -69,7 +70,7 @@ class Ledger:
         if not allowed:
             self.exit_code = max(self.exit_code, error.exit_code)
         steps = self.steps[action]
-        failed, where = find_faulty_step(steps, error.problems), self._find_position(action)
+        failed, where = find_faulty_step(steps, error.problems), self._positions.get(action)
         file, line = (where.file, where.line) if where is not None else (None, None)
         with self._end_lock:
             self.outcomes[failed] = "allowed" if allowed else "failed"

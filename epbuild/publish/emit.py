@@ -22,8 +22,7 @@ from epbuild.core.entries import HiddenFolders, choose_free_name, is_special
 from epbuild.core.errors import BuildError, Problem, StepId, StoreError
 from epbuild.core.safepath import open_raw
 from epbuild.core.shown import describe_files
-from epbuild.engine.byte_progress import count_step_bytes
-from epbuild.engine.events import Progress, StepOutput
+from epbuild.engine.events import Progress, StepOutput, count_step_bytes
 from epbuild.output.existing import OwnedFiles
 from epbuild.output.files import RelinkedModel
 from epbuild.output.provenance import is_statement_about

@@ -20,8 +20,17 @@ from epbuild.core.digest import Count, hash_file
 from epbuild.core.errors import Cancelled, EpbuildError, Position, Problem, StepId, StoreError, VerifyError
 from epbuild.core.safepath import is_inside
 from epbuild.core.shown import format_path
-from epbuild.engine.byte_progress import count_step_bytes
-from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFinished, StepOutput, StepStarted, Warned
+from epbuild.engine.events import (
+    Origin,
+    Outcome,
+    Progress,
+    RunFinished,
+    StepFinished,
+    StepOutput,
+    StepStarted,
+    Warned,
+    count_step_bytes,
+)
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
 from epbuild.engine.loop import IdleActions
@@ -31,7 +40,7 @@ from epbuild.plan.made import Made
 from epbuild.plan.measuring import ModelMeasurement, make_measurement_id
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import DIAGNOSTICS, ActionResult, get_diagnostics, make_action_record
-from epbuild.plan.steps import Action, Emission, SessionGroup
+from epbuild.plan.steps import Action, Emission, Plan, SessionGroup
 from epbuild.plan.verification import Verification, make_verification_id
 from epbuild.publish.sizes import SharingSaved, compute_savings
 from epbuild.recipe.model import Recipe
@@ -94,8 +103,8 @@ class BuildExecutor:
         self._failures: dict[str, Sequence[Problem]] = {}
         self._begun: dict[str, float] = {}
         """Time when the work on each action began, as `time.monotonic` returns it."""
-        self._ledger = Ledger(steps, progress, lambda ident: find_definition(found.plan.actions[ident], surveyor.recipe))
-        self._emitter = Emitter(found, surveyor, self, progress, self._ledger)
+        self._ledger = Ledger(steps, progress, find_definitions(found.plan, surveyor.recipe))
+        self.emitter = Emitter(found, surveyor, self, progress, self._ledger)
 
     @property
     def made(self) -> Mapping[str, Made]:
@@ -128,11 +137,7 @@ class BuildExecutor:
         self._ledger.end_current(current)
         if known:
             self._memory.record_steps(known)
-        self._emitter.adopt_current()
-
-    def check_keys(self) -> None:
-        """Read the keys of encrypted outputs. Raises EnvironmentFailure if a key cannot be read."""
-        self._emitter.check_keys()
+        self.emitter.adopt_current()
 
     def expect(self, jobs: int) -> float | None:
         """Start counting progress with `jobs` parallel actions. Return the expected seconds, or None if they are unknown."""
@@ -164,7 +169,7 @@ class BuildExecutor:
         self._ledger.begin(action)
         found = self._plan.actions[action]
         if isinstance(found, Emission):
-            self._emitter.emit(found)
+            self.emitter.emit(found)
         else:
             self._build(found)
 
@@ -418,10 +423,12 @@ class BuildExecutor:
             raise VerifyError(*unmet)
 
 
-def find_definition(action: Action, recipe: Recipe) -> Position | None:
-    """Return the position of the group, model or output that defines an action, or None if the recipe has no such group."""
-    if isinstance(action, Preparation | Emission):
-        return action.where
-    if isinstance(action, SessionGroup | Verification | ModelMeasurement) and action.group in recipe.groups:
-        return recipe.groups[action.group].where
-    return None
+def find_definitions(plan: Plan, recipe: Recipe) -> dict[str, Position]:
+    """Return the position of the group, model or output that defines each action, by action. Some groups are not in the recipe."""
+    found = {}
+    for ident, action in plan.actions.items():
+        if isinstance(action, Preparation | Emission):
+            found[ident] = action.where
+        elif isinstance(action, SessionGroup | Verification | ModelMeasurement) and action.group in recipe.groups:
+            found[ident] = recipe.groups[action.group].where
+    return found

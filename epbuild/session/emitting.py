@@ -22,8 +22,7 @@ from epbuild.core.directory import find_interrupted_swaps, recover_swaps
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import Problem, StepId, StoreError
 from epbuild.core.shown import format_path
-from epbuild.engine.byte_progress import count_step_bytes
-from epbuild.engine.events import Event, Progress, StepFinished, StepOutput, StepStarted, Warned
+from epbuild.engine.events import Event, Progress, StepFinished, StepOutput, StepStarted, Warned, count_step_bytes
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
 from epbuild.output.existing import OwnedFiles
@@ -171,11 +170,8 @@ class Emitter:
                 if free:
                     recover_swaps(emission.path, self._surveyor.written(emission, self._outputs.last(emission.path)))
 
-    def _list_results(self, emission: Emission) -> list[Made]:
-        return [self._actions.made[ident] for ident in emission.needs]
-
     def _plan(self, emission: Emission) -> OutputTree:
-        return self._surveyor.plan_output(emission, self._list_results(emission))
+        return self._surveyor.output_planner.plan(emission, [self._actions.made[ident] for ident in emission.needs])
 
     def _write(self, tree: OutputTree, written: OwnedFiles, hidden: HiddenFolders | None) -> tuple[OutputTree, dict[str, Any]]:
         """Write or push an output. If the store has lost results, rebuild them, but only once.
@@ -189,7 +185,7 @@ class Emitter:
             try:
                 if emission.push_only:
                     with self._surveyor.workspace.staging("push") as draft:
-                        blobs = self._surveyor.blobs_of(self._list_results(emission))
+                        blobs = self._surveyor.blobs_of(tree.inputs.made)
                         return tree, materialize(tree, draft / "image", blobs, written, self._progress, pusher, self._keys)
                 return tree, emit_output(tree, self._surveyor.store, written, self._progress, pusher, self._keys, hidden)
             except (MissingBlob, DamagedBlob) as error:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from epbuild.core.byte_progress import ByteProgress, count_bytes
 from epbuild.core.digest import Count
 from epbuild.core.errors import Problem
 from epbuild.core.shown import ProgressLines
-from epbuild.engine.byte_progress import ByteProgress, count_bytes
 from epbuild.engine.events import Completion, Event, Progress
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from epbuild.cluster.protocol import MachineReply, RequestExecutor, ToolchainDen
 from epbuild.cluster.request import ActionRequest, build_request, build_toolchain_request, find_local_reason, list_files
 from epbuild.core.errors import Argument, EnvironmentFailure, EpbuildError, PlanError, Problem, StepId
 from epbuild.core.shown import describe_files
-from epbuild.engine.byte_progress import count_step_bytes
-from epbuild.engine.events import Progress, StepStarted, Warned
+from epbuild.engine.events import Progress, StepStarted, Warned, count_step_bytes
 from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Runnable
 from epbuild.plan.made import find_blobs

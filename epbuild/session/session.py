@@ -96,7 +96,7 @@ class Session(Struct, kw_only=True):
 
     def survey(self) -> Survey:
         """Return the state of every step, why it is out of date, and the orphans. Raises PlanError and StoreError."""
-        found = self.surveyor.survey(self.plan, self.toolchains, self.memo)
+        found = self.surveyor.survey(self.plan, self.toolchains.identify(self.plan), self.memo)
         full = tuple(find_disk_problems(found.disk, self.surveyor.store.root))
         if self.refused is not None:
             if self.shared.results is not None:
@@ -132,7 +132,7 @@ class Session(Struct, kw_only=True):
             actions = BuildExecutor(
                 found, self.provisioning, self.surveyor, self.progress, self.cancelled, runner=runner, shared=self.shared
             )
-            actions.check_keys()
+            actions.emitter.check_keys()
             to_do = set(todo)
             steps = sum(step.action in to_do for step in found.plan.steps)
             seconds = actions.expect(request.jobs)

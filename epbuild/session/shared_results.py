@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.records import ActionRecords
+from epbuild.core.byte_progress import ByteProgress, count_bytes
 from epbuild.core.digest import Count, ignore_count
 from epbuild.core.errors import Cancelled, Problem, StoreError
 from epbuild.core.units import format_count
-from epbuild.engine.byte_progress import ByteProgress, count_bytes
 from epbuild.engine.events import Progress, Warned
 from epbuild.remote.settings import RemoteSettings
 from epbuild.session.events import RemoteCacheUsed, ResultsShared

@@ -20,7 +20,7 @@ from epbuild.cache.records import ActionRecords
 from epbuild.core.digest import hash_file
 from epbuild.core.installer import UvListener
 from epbuild.plan.possible import find_obstacle
-from epbuild.plan.steps import Action, InTarget, Plan, ToolchainNeeds
+from epbuild.plan.steps import Action, Emission, InTarget, Plan, ToolchainNeeds
 from epbuild.survey.platforms import list_possible_platforms
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.fingerprint import NotProbed
@@ -108,6 +108,11 @@ class PlanToolchains:
                 return recorded
         return None
 
+    def identify(self, plan: Plan) -> dict[str, Identified | str]:
+        """Return the identity of each action's toolchain, by action. If it is unknown, return the reason instead."""
+        stored = [action for action in plan.actions.values() if not isinstance(action, Emission)]
+        return {action.id: self.of(action) or self._explain_unknown(action) for action in stored}
+
     def find_locked_environment(self, action: Action) -> tuple[str, LockedEnvironment | None]:
         """Return the platform for which an action's key is computed, and the toolchain's locked environment for it, or None."""
         places = self._find_places(action)
@@ -136,7 +141,7 @@ class PlanToolchains:
         self._records |= dict(self._read({*places}))
         self._recorded |= dict(self._identify())
 
-    def explain_unknown(self, action: Action) -> str:
+    def _explain_unknown(self, action: Action) -> str:
         """Return why the toolchain of an action is unknown."""
         name = action.runs_in.toolchain.name if action.runs_in is not None else ""
         if self.is_for_here(action) and not self._sources.environments.may_run and self.is_ready(name):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,7 +28,6 @@ from epbuild.core.summary import Summarized, Summary
 from epbuild.core.units import format_count
 from epbuild.engine.events import DiskNeeded
 from epbuild.output.existing import OwnedFiles
-from epbuild.output.tree import OutputTree
 from epbuild.plan.key import compute_action_key, describe_differences
 from epbuild.plan.made import Made, find_blobs
 from epbuild.plan.result import ActionResult, find_result
@@ -49,14 +48,8 @@ if TYPE_CHECKING:  # few builds use a remote cache
 _LOST = "its result is no longer in the store"
 
 
-class KnownToolchains(Protocol):
-    """Toolchains of actions, with their known identities."""
-
-    def of(self, action: Action) -> Identified | None:
-        """Return the identity of an action's toolchain, or None while the identity is unknown."""
-
-    def explain_unknown(self, action: Action) -> str:
-        """Return the reason why the toolchain of an action is unknown, for the status of the action."""
+Identities = Mapping[str, "Identified | str"]
+"""Identity of each action's toolchain, by action, or the reason why it is unknown. Emissions have none."""
 
 
 class _Keyed(Struct, frozen=True):
@@ -167,7 +160,7 @@ class Surveyor:
         self.remote = remote
         """Results in the remote cache. None if no remote cache is read."""
         self.digests = Digests(workspace.files, counting)
-        self._output_planner = OutputPlanner(recipe, self.digests)
+        self.output_planner = OutputPlanner(recipe, self.digests)
         self._is_first = False
         """True if the workspace had no results when the survey began. In that case, the survey looks up no actions in the workspace."""
         self._last_keys: Mapping[str, str] = {}
@@ -175,8 +168,8 @@ class Surveyor:
         self._last_outputs: Mapping[str, OutputRecord] = {}
         """Last output at each path, read in bulk when a survey begins."""
 
-    def survey(self, plan: Plan, toolchains: KnownToolchains, memo: Memo = NO_MEMO) -> Survey:
-        """Return the status of every action of a plan, using the `toolchains` that are known so far.
+    def survey(self, plan: Plan, toolchains: Identities, memo: Memo = NO_MEMO) -> Survey:
+        """Return the status of every action of a plan, using the identities of `toolchains` that are known so far.
 
         Raises PlanError if a model differs from its pin in the recipe, and StoreError if a file cannot be read.
         """
@@ -265,7 +258,7 @@ class Surveyor:
         self,
         action: Action,
         found: Mapping[str, ActionStatus],
-        toolchains: KnownToolchains,
+        toolchains: Identities,
         digests: Mapping[Path, str],
     ) -> _Keyed | ActionStatus:
         """Return an action with its key and its result in the store. If the key is unknown, return the action's status instead."""
@@ -279,9 +272,9 @@ class Surveyor:
         needed = [made for ident in action.needs if (made := found[ident].made) is not None]
         if len(needed) < len(action.needs):
             return pending(*(f"needs {ident}" for ident in action.needs if found[ident].made is None))
-        toolchain = toolchains.of(action)
-        if toolchain is None:
-            return pending(toolchains.explain_unknown(action))
+        toolchain = toolchains[action.id]
+        if isinstance(toolchain, str):
+            return pending(toolchain)
         action, document = self.keyed(action, needed, toolchain, digests)
         key = compute_action_key(document)
         # A result that was built here counts even if the store has lost it, because its outputs may be in place.
@@ -351,7 +344,7 @@ class Surveyor:
             reasons = tuple(f"needs {ident}" for ident in emission.needs if found[ident].made is None)
             return ActionStatus("out of date" if self._was_done(emission) else "new", reasons)
         try:
-            key, document = self._output_planner.plan_key(emission, made, memo)
+            key, document = self.output_planner.plan_key(emission, made, memo)
         except BuildError as error:  # a build reports the complete error
             state: StepState = "out of date" if self._was_done(emission) else "new"
             return ActionStatus(state, tuple(problem.message for problem in error.problems))
@@ -390,10 +383,6 @@ class Surveyor:
         """
         known = {name: str(file["digest"]) for name, file in there.files.items()} if there is not None else {}
         return OwnedFiles.of(self.workspace, self.outputs.place(emission.path), known, self.digests)
-
-    def plan_output(self, emission: Emission, made: Sequence[Made]) -> OutputTree:
-        """Plan the output of an emission from the results `made`. Raises the errors of `OutputPlanner.plan`."""
-        return self._output_planner.plan(emission, made)
 
     def damage(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """Return a clause for each emitted file that is missing or has changed."""

@@ -19,8 +19,7 @@ from epbuild.core.digest import Blob, Count, hash_file
 from epbuild.core.errors import BuildError, Cancelled, EnvironmentFailure, Problem, StepId
 from epbuild.core.safepath import resolve_links
 from epbuild.core.shown import describe_files, format_path
-from epbuild.engine.byte_progress import count_step_bytes
-from epbuild.engine.events import Progress, StepOutput
+from epbuild.engine.events import Progress, StepOutput, count_step_bytes
 from epbuild.engine.loop import Slot
 from epbuild.toolchain.diagnosis import FREE_SPACE, is_progress_line, strip_log_prefix
 from epbuild.toolchain.environment import Environment

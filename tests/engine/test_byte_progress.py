@@ -11,11 +11,11 @@ import pytest
 
 from epbuild import api
 from epbuild.cache.blobs import BlobStore
+from epbuild.core.byte_progress import ByteProgress, count_bytes
 from epbuild.core.clone import copy_file
 from epbuild.core.digest import LARGE_BYTES, Blob
 from epbuild.core.shown import describe_files
-from epbuild.engine.byte_progress import ByteProgress, count_bytes, count_step_bytes
-from epbuild.engine.events import StepAdvanced
+from epbuild.engine.events import StepAdvanced, count_step_bytes
 from epbuild.report.listeners import format_bytes
 from tests.support.fake_builds import Workshop
 from tests.support.moments import at_each_call

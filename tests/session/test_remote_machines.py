@@ -16,8 +16,7 @@ from epbuild.cluster.protocol import MachineReply
 from epbuild.cluster.request import ActionRequest
 from epbuild.core.digest import hash_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, PlanError, Problem
-from epbuild.engine.byte_progress import count_step_bytes
-from epbuild.engine.events import EventList, Progress, Warned
+from epbuild.engine.events import EventList, Progress, Warned, count_step_bytes
 from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Cost, Runnable
 from epbuild.session.execution import KeyedAction

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from epbuild.core.digest import Count
-from epbuild.engine.events import Progress, StepAdvanced
 
 _INTERVAL = 1.0
 """Seconds before the first report, and between reports."""
@@ -58,14 +57,3 @@ def count_bytes(
     finally:
         if done and (seconds := clock() - begin) >= _INTERVAL:
             report(ByteProgress(done, seconds, 0.0, ended=True))
-
-
-@contextmanager
-def count_step_bytes(progress: Progress, step: str, doing: str, total: int) -> Iterator[Count]:
-    """Yield a callback for the size of each piece that a step has processed. Report the progress as `StepAdvanced` events."""
-
-    def report(found: ByteProgress) -> None:
-        progress.report(StepAdvanced(step, doing, found.done, total, found.seconds_left))
-
-    with count_bytes(total, report) as count:
-        yield count
