@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from epbuild.cluster.address import CA, CERTIFICATE, KEY
 from epbuild.core.errors import PlanError, Problem, ToolchainError
 
-ROLES = ("scheduler", "worker", "client")
+_ROLES = ("scheduler", "worker", "client")
 _DAYS = 825
 _CA_KEY = "ca-key.pem"
 _INSTALL = "Install it with `pip install 'epbuild[dask]'`."
 
 
-def make_certificates(folder: Path, roles: Iterable[str] = ROLES) -> tuple[Path, ...]:
+def make_certificates(folder: Path) -> tuple[Path, ...]:
     """Create a certificate authority in a new folder, and a subfolder with a certificate for each role. Return the subfolders.
 
     Anyone with one of the certificates can do everything that a client can do. Only `ca-key.pem` can issue more certificates. Raises
@@ -36,7 +35,7 @@ def make_certificates(folder: Path, roles: Iterable[str] = ROLES) -> tuple[Path,
     signed = _sign_certificate("epbuild cluster", authority.public_key(), authority, is_authority=True)
     _write_private(folder / _CA_KEY, _encode_key(authority))
     _write_private(folder / CA, _encode_certificate(signed))
-    for role in roles:
+    for role in _ROLES:
         place, own = folder / role, ec.generate_private_key(ec.SECP256R1())
         place.mkdir(mode=0o700)
         _write_private(place / CA, _encode_certificate(signed))

@@ -13,7 +13,8 @@ from epbuild.core.units import format_count
 
 Outcome = Literal["passed", "failed", "skipped"]
 """Outcome of a check. `skipped`: the check was not possible, which is not a failure. The message gives the reason."""
-_WORST_FIRST: tuple[Outcome, ...] = ("failed", "skipped", "passed")
+OUTCOMES: tuple[Outcome, ...] = ("failed", "skipped", "passed")
+"""Outcomes, worst first."""
 Fitness = Literal["best", "runs", "recompile", "cannot"]
 """Fitness of this machine for a compiled model, from best to worst."""
 EMIT_AGAIN = "Emit or copy it again."
@@ -62,10 +63,10 @@ class Findings(Summarized, tuple[Finding, ...]):
     def summarize(self) -> Summary:
         """Return the findings, failed ones first."""
         counts = Counter(finding.outcome for finding in self)
-        outcomes = ", ".join(f"{counts[outcome]} {outcome}" for outcome in _WORST_FIRST if counts[outcome])
+        outcomes = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
         rows = [
             (finding.outcome, finding.check, finding.subject, finding.message)
-            for finding in sorted(self, key=lambda finding: _WORST_FIRST.index(finding.outcome))
+            for finding in sorted(self, key=lambda finding: OUTCOMES.index(finding.outcome))
         ]
         return Summary(f"{format_count(len(self), 'finding')}: {outcomes}", ("outcome", "check", "subject", "message"), rows)
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from epbuild.cache.digests import Counting, uncounted
+from epbuild.cache.digests import Counting
 from epbuild.core.defaults import MANIFEST, STATEMENT
 from epbuild.core.digest import Count
 from epbuild.core.safepath import BadReference, MissingReference, locate, open_regular
@@ -169,7 +169,7 @@ def check_provenance(artifact: ArtifactFolder) -> Iterator[Finding]:
         yield Finding("provenance", name, "passed")
 
 
-def check_statement(archive: Path, counting: Counting = uncounted) -> Finding | None:
+def check_statement(archive: Path, counting: Counting) -> Finding | None:
     """Check that NAME.intoto.json beside the archive NAME is a statement about the archive. Return None if there is no such file.
 
     `counting` counts the hashed bytes. Raises OSError if the archive cannot be read.

@@ -26,7 +26,7 @@ def get_signature(header: ModelHeader) -> ModelSignature:
     return ModelSignature(tuple(map(_make_value_type, header.inputs)), tuple(map(_make_value_type, header.outputs)))
 
 
-def get_source_signature(source: ModelHeader, compiled: Sequence[ValueInfo], weights_file: str | None = None) -> ModelSignature:
+def get_source_signature(source: ModelHeader, compiled: Sequence[ValueInfo], weights_file: str | None) -> ModelSignature:
     """Return the signature of a source. `compiled` are the outputs of the model that was compiled from it.
 
     If the declared shape of an output differs from the shape that the graph computes, the signature also contains the computed

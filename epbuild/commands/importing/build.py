@@ -36,7 +36,7 @@ class SkippedSetting(NamedTuple):
         return f"{self.what}: {self.why}. {self.hint}".rstrip()
 
 
-def make_import_error(message: str, where: Location | str | None = None, hint: str | None = None) -> PlanError:
+def make_import_error(message: str, where: Location | str | None, hint: str | None = None) -> PlanError:
     """Return the error for a source that cannot be imported."""
     return PlanError(Problem("EPB292", message, Argument(where) if isinstance(where, str) else where, hint))
 

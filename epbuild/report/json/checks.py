@@ -17,7 +17,7 @@ from epbuild.core.host import count_cpus
 from epbuild.core.redact import conceal_text, redact
 from epbuild.core.user_folders import find_settings_file, is_missing
 from epbuild.report.json.documents import Document, View, build_view
-from epbuild.verify.findings import Finding, Fitness, Outcome
+from epbuild.verify.findings import OUTCOMES, Finding, Fitness, Outcome
 
 if TYPE_CHECKING:  # Import for types only: `verify` does not need doctor's checks.
     from epbuild.catalog.entries import EpEntry
@@ -110,7 +110,7 @@ def build_findings_document(path: Path, findings: Sequence[Finding]) -> Findings
     counts = Counter(finding.outcome for finding in findings)
     return FindingsDocument(
         path=path.as_posix(),
-        counts={outcome: counts[outcome] for outcome in ("failed", "skipped", "passed")},
+        counts={outcome: counts[outcome] for outcome in OUTCOMES},
         findings=tuple(
             build_view(FindingView, finding, figures=finding.figures or UNSET, fitness=finding.fitness or UNSET)
             for finding in findings

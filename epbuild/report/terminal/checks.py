@@ -13,7 +13,7 @@ from epbuild.core.shown import format_columns
 from epbuild.core.units import format_count
 from epbuild.report.formatting import join_names
 from epbuild.report.terminal.screen import BOLD, DIM, get_text_width, has_colors, paint, print_line, print_lines, wrap
-from epbuild.verify.findings import Finding, Outcome, format_sentence
+from epbuild.verify.findings import OUTCOMES, Finding, Outcome, format_sentence
 
 if TYPE_CHECKING:  # Import for types only: `verify` does not need doctor's checks.
     from epbuild.catalog.entries import EpEntry
@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # Import for types only: `verify` does not need doctor's chec
     from epbuild.commands.doctor.doctor import Diagnoses
     from epbuild.commands.doctor.health import HealthCheck, HealthState
 
-_OUTCOMES: tuple[Outcome, ...] = ("failed", "skipped", "passed")
 _OUTCOME_COLORS: dict[Outcome, str] = {"passed": "32", "failed": "31", "skipped": "33"}
 _MAX_SUBJECTS = 3
 _MAX_PART = 20
@@ -39,7 +38,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
         found = [finding for finding in findings if finding.check == check]
         counts = Counter(finding.outcome for finding in found)
         shown = ", ".join(
-            paint(f"{counts[outcome]} {outcome}", _OUTCOME_COLORS[outcome], color) for outcome in _OUTCOMES if counts[outcome]
+            paint(f"{counts[outcome]} {outcome}", _OUTCOME_COLORS[outcome], color) for outcome in OUTCOMES if counts[outcome]
         )
         print_line(f"{check:<{width}}  {shown}")
         for finding in found:
@@ -53,7 +52,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
         for reason, subjects in alike.items():
             _print_subjects(subjects, reason)
     counts = Counter(finding.outcome for finding in findings)
-    print_line(", ".join(f"{counts[outcome]} {outcome}" for outcome in reversed(_OUTCOMES) if counts[outcome]))
+    print_line(", ".join(f"{counts[outcome]} {outcome}" for outcome in reversed(OUTCOMES) if counts[outcome]))
 
 
 def _format_finding(finding: Finding) -> str:
@@ -81,8 +80,7 @@ class HealthPrinter:
     def print_check(self, check: HealthCheck) -> None:
         subject = check.topic if check.topic != "ep" else ""
         shown = "" if (subject, check.name) == self._before else subject
-        for line in _format_check(check, shown, color=self._color):
-            print_line(line)
+        print_lines(_format_check(check, shown, color=self._color))
         sys.stdout.flush()
         self._before = (subject, check.name)
 

@@ -137,8 +137,7 @@ def print_workloads(loads: Sequence[Workload]) -> None:
         device = ", on a real device" if load.real_device else ""
         print_line(f"{load.platform}  {', '.join(load.eps) or 'preparations'}{device}")
         print_line(f"    {format_count(load.actions, 'action')}, {_format_time(load)}")
-        for line in _list_notes(load):
-            print_line(f"    {line}")
+        print_lines(f"    {line}" for line in _list_notes(load))
     if not loads:
         print_line("There is no work to do.")
 

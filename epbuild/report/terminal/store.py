@@ -165,8 +165,7 @@ def _format_count_and_size(sizes: Sequence[int]) -> str:
 
 def _print_list(title: str, paths: Sequence[Path]) -> None:
     print_line(f"{title}{':' if paths else '.'}")
-    for line in shorten_list([str(path.parent) for path in paths], MAX_NAMED):
-        print_line(f"  {line}")
+    print_lines(f"  {line}" for line in shorten_list([str(path.parent) for path in paths], MAX_NAMED))
 
 
 def _format_age(seconds: float) -> str:
@@ -190,8 +189,7 @@ def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
         "of another recipe": f"it is also an output of {found.owner}; run `epbuild clean {found.owner}` to remove it",
     }
     kept = [f"{format_path(found.directory / name)}: {words[why]}" for name, why in found.kept.items()]
-    for line in shorten_list(kept, MAX_NAMED, "and {} more"):
-        print_line(f"{'kept':<{len(removed)}}  {line}")
+    print_lines(f"{'kept':<{len(removed)}}  {line}" for line in shorten_list(kept, MAX_NAMED))
 
 
 def print_clean_sum(found: Sequence[Cleaned], forgotten: Forgotten | None, recipe: Path, *, dry_run: bool) -> None:
