@@ -13,7 +13,6 @@ from functools import partial
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any, Literal
 
 import cmarkgfm
@@ -25,6 +24,7 @@ from playwright.sync_api import Error
 from epbuild.commands.schema import SCHEMAS, build_editor_schema
 from tests.support.axe import find_problems
 from tests.support.browser import opened_browser
+from tests.support.http_servers import Quiet, answering
 from tools.site import document
 
 ROOT = Path(__file__).parents[1]
@@ -165,16 +165,13 @@ def test_the_site_serves_each_schema_under_its_own_name(site: Path, name: str) -
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
     """Serve the site, and yield its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(FileHandler, directory=str(site)))
+    with answering(server):
+        yield f"http://127.0.0.1:{server.server_port}/"
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the standard library has it
-        """Log nothing. The browser reports failures."""
+class FileHandler(Quiet, SimpleHTTPRequestHandler):
+    """Handler that serves files and logs nothing, because the browser reports failures."""
 
 
 @pytest.mark.exhaustive

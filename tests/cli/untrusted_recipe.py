@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 from tests.support.commands import RECIPE, write_model
+from tests.support.http_servers import Quiet, answering
 
 KEY = f"ed25519:{'A' * 43}="
 MARK = "it-ran"
@@ -51,7 +51,7 @@ def listening() -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Run a web server that refuses everything. Yield its address, and the path and headers of each request."""
     asked: list[tuple[str, str]] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append((self.path, str(self.headers)))
             self.send_response(401)
@@ -60,10 +60,6 @@ def listening() -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
         do_HEAD = do_PUT = do_POST = do_GET  # noqa: N815 - the names that the library gives them
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the library gives it
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with answering(server):
         yield f"http://127.0.0.1:{server.server_port}/x", asked
-        server.shutdown()

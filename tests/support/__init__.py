@@ -35,6 +35,7 @@ Files and records:
 
 Servers and machines:
     file_server: a local HTTP server with configurable faults
+    http_servers: the thread and the silence of local HTTP servers
     fake_fetcher: a fetcher of models without a network
     cache_server: a local remote cache with configurable faults
     remote_caches: remote caches in a directory or on a server

@@ -22,6 +22,8 @@ from typing import Any, Literal
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from tests.support.http_servers import Quiet, answering
+
 _PATH = re.compile(r"(?:/prefix)?/(ac|cas)/([0-9a-f]{64})")
 _TEXT, _BYTES, _BOOL, _INT64, _INT32, _MESSAGE = 9, 12, 8, 3, 5, 11
 _SCHEMA: Mapping[str, Mapping[str, tuple[int, int, str | None, bool]]] = {
@@ -140,7 +142,7 @@ class CacheServer:
 def serving_cache() -> Iterator[CacheServer]:
     """Run a server while the block runs."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
 
@@ -216,9 +218,6 @@ def serving_cache() -> Iterator[CacheServer]:
                         return
                     self.wfile.write(bytes([byte]))
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the library gives it
-            pass
-
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         block_on_close = False
@@ -229,12 +228,8 @@ def serving_cache() -> Iterator[CacheServer]:
 
     httpd = Server(("127.0.0.1", 0), Handler)
     server = CacheServer(httpd.server_address[1])
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.released.set()
-        httpd.shutdown()
-        thread.join()
-        httpd.server_close()
+    with answering(httpd):
+        try:
+            yield server
+        finally:
+            server.released.set()

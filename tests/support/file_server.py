@@ -15,6 +15,7 @@ from epbuild.recipe.address import WebAddress
 from epbuild.transfer.http import HttpClient
 from epbuild.transfer.objects import Timeouts
 from epbuild.transfer.retry import RetryPolicy
+from tests.support.http_servers import Quiet, answering
 
 
 @dataclass
@@ -64,7 +65,7 @@ class FileServer:
 def serving() -> Iterator[FileServer]:
     """Run a server while the block runs."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             server.requests.append(Request(self.command, self.path, dict(self.headers.items())))
             file = server.files.get(self.path.partition("?")[0])
@@ -113,19 +114,10 @@ def serving() -> Iterator[FileServer]:
             with suppress(OSError):  # a client that closed the connection early
                 self.wfile.write(file.body[start:stop])
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the library gives it
-            pass
-
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server = FileServer(httpd.server_address[1])
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with answering(httpd):
         yield server
-    finally:
-        httpd.shutdown()
-        thread.join()
-        httpd.server_close()
 
 
 AT_ONCE = RetryPolicy((0.0, 0.0, 0.0))

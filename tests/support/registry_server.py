@@ -9,13 +9,14 @@ import re
 import selectors
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TypeVar
 from urllib.parse import parse_qs, urlsplit
+
+from tests.support.http_servers import Quiet, answering
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 _ROUTE = re.compile(r"/v2/([a-z0-9/._-]+)/(blobs|manifests)/(.*)")
@@ -171,7 +172,7 @@ _S = TypeVar("_S", bound=Server)
 def serving(kind: type[_S], tls: ssl.SSLContext | None = None) -> Iterator[_S]:
     """Run a server while the block runs."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def _do(self) -> None:
@@ -211,9 +212,6 @@ def serving(kind: type[_S], tls: ssl.SSLContext | None = None) -> Iterator[_S]:
                     return trouble
             return None
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the library gives it
-            pass
-
     class Listener(ThreadingHTTPServer):
         def handle_error(self, request: object, client_address: object) -> None:
             pass  # a client that closed the connection early
@@ -222,14 +220,8 @@ def serving(kind: type[_S], tls: ssl.SSLContext | None = None) -> Iterator[_S]:
     if tls is not None:
         listener.socket = tls.wrap_socket(listener.socket, server_side=True)
     server = kind(listener.server_address[1], "http" if tls is None else "https")
-    thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with answering(listener):
         yield server
-    finally:
-        listener.shutdown()
-        thread.join()
-        listener.server_close()
 
 
 def _join(one: socket.socket, other: socket.socket) -> None:

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from tests.support.http_servers import answering
+
 Answer = Callable[[], Iterator[bytes]]
 """Function that yields the pieces of one answer. It may never end."""
 
@@ -73,12 +75,8 @@ def raw_server() -> Iterator[RawServer]:
 
     listening = Server(("127.0.0.1", 0), Handler)
     server = RawServer(listening.server_address[1])
-    thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.stopped.set()
-        listening.shutdown()
-        thread.join()
-        listening.server_close()
+    with answering(listening):
+        try:
+            yield server
+        finally:
+            server.stopped.set()
