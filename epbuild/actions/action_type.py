@@ -12,11 +12,10 @@ from msgspec import Struct
 from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.facts import KnownDifference
 from epbuild.core.errors import Problem
-from epbuild.core.records import convert
 from epbuild.engine.capacity import estimate_memory
 from epbuild.plan.made import Made
 from epbuild.plan.result import ActionResult
-from epbuild.plan.steps import Action
+from epbuild.plan.steps import Action, InTarget
 from epbuild.toolchain.identity import Identified
 
 if TYPE_CHECKING:
@@ -24,18 +23,6 @@ if TYPE_CHECKING:
 
 A = TypeVar("A", bound=Action)
 R = TypeVar("R", bound=ActionResult)
-
-
-class KeyInputs(Struct, frozen=True):
-    """Values that a key document is computed from, in addition to the action itself.
-
-    `digests` maps the action's files to their SHA-256. `toolchain` is the identity of the action's toolchain. `needed` has the
-    results of other actions that the action needs.
-    """
-
-    digests: Mapping[Path, str]
-    toolchain: Mapping[str, Any]
-    needed: Sequence[Made] = ()
 
 
 class StepEnd(Struct, frozen=True):
@@ -72,12 +59,15 @@ class ActionType(ABC, Generic[A, R]):
         return action
 
     @abstractmethod
-    def key_document(self, action: A, inputs: KeyInputs) -> dict[str, Any]:
-        """Return the document whose digest is the action key."""
+    def key_document(self, action: A, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the document whose digest is the action key.
+
+        `digests` has the SHA-256 of the action's files, and `toolchain` is the identity of the action's toolchain.
+        """
 
     def identity(self, action: A, toolchain: Identified) -> dict[str, Any]:
         """Return the identity of the toolchain for the key document."""
-        return toolchain.identity(())
+        return toolchain.identity(*action.identity_parts) if isinstance(action, InTarget) else toolchain.identity(())
 
     # -- Run -----------------------------------------------------------------------------------------------------------
 
@@ -97,10 +87,6 @@ class ActionType(ABC, Generic[A, R]):
         return {}
 
     # -- Result --------------------------------------------------------------------------------------------------------
-
-    def read_result(self, document: Mapping[str, Any]) -> R:
-        """Return the result that a record contains. Raises msgspec.ValidationError if the record has another format."""
-        return convert(document, self.result)
 
     def unmet_expectations(self, action: A, result: R) -> Sequence[Problem]:
         """Return the unmet expectations of a result. Expectations are not part of the key."""

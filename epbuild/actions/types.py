@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import ValidationError
 from msgspec.structs import replace
 
-from epbuild.actions.action_type import ActionType, KeyInputs, StepEnd
+from epbuild.actions.action_type import ActionType, StepEnd
 from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.facts import KnownDifference
 from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, StepId
+from epbuild.core.records import convert
 from epbuild.core.units import format_count
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.wire import MalformedModel
@@ -29,7 +30,6 @@ from epbuild.plan.shapes import find_model_size_problems, fit_inputs, read_store
 from epbuild.plan.source_problems import find_data_name_problems, find_source_problems
 from epbuild.plan.steps import Action, CopiedModel, SessionGroup
 from epbuild.plan.verification import CheckedMember, Verification, build_verification_document
-from epbuild.toolchain.identity import Identified
 from epbuild.verify.expectations import (
     check_size,
     find_unmeasured,
@@ -64,8 +64,8 @@ class Prepare(ActionType[Preparation, PreparationResult]):
     def resolve_inputs(self, action: Preparation, needed: Sequence[Made], store: BlobStore) -> Preparation:
         return _add_preparation_shapes(replace(action, source=list_prepared_files(needed[0], store))) if needed else action
 
-    def key_document(self, action: Preparation, inputs: KeyInputs) -> dict[str, Any]:
-        return build_preparation_document(action, inputs.digests, inputs.toolchain)
+    def key_document(self, action: Preparation, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
+        return build_preparation_document(action, digests, toolchain)
 
     def check(self, action: Preparation) -> None:
         # The planner has checked preparations of source models.
@@ -125,11 +125,8 @@ class _StoreModels(ActionType[_G, CompileResult]):
         )
         return replace(action, members=tuple(members))
 
-    def key_document(self, action: _G, inputs: KeyInputs) -> dict[str, Any]:
-        return compile_document(action, inputs.digests, inputs.toolchain)
-
-    def identity(self, action: _G, toolchain: Identified) -> dict[str, Any]:
-        return toolchain.identity(*action.identity_parts)
+    def key_document(self, action: _G, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
+        return compile_document(action, digests, toolchain)
 
     def check(self, action: _G) -> None:
         # The planner has checked all models that are not prepared.
@@ -276,11 +273,8 @@ class Verify(ActionType[Verification, VerificationResult]):
         members = (_select_reference(action, _add_made_source(checked, made)) for checked in action.members)
         return replace(action, members=tuple(members))
 
-    def key_document(self, action: Verification, inputs: KeyInputs) -> dict[str, Any]:
-        return build_verification_document(action, inputs.digests, inputs.toolchain)
-
-    def identity(self, action: Verification, toolchain: Identified) -> dict[str, Any]:
-        return toolchain.identity(*action.identity_parts)
+    def key_document(self, action: Verification, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
+        return build_verification_document(action, digests, toolchain)
 
     def run(self, action: Verification, document: Mapping[str, Any], execution: Execution) -> VerificationResult:
         from epbuild.compile.verification import VerificationRun
@@ -314,11 +308,8 @@ class Measure(ActionType[ModelMeasurement, MeasurementResult]):
     def resolve_inputs(self, action: ModelMeasurement, needed: Sequence[Made], store: BlobStore) -> ModelMeasurement:
         return replace(action, compiled=tuple(needed))
 
-    def key_document(self, action: ModelMeasurement, inputs: KeyInputs) -> dict[str, Any]:
-        return build_measurement_document(action, inputs.digests, inputs.toolchain)
-
-    def identity(self, action: ModelMeasurement, toolchain: Identified) -> dict[str, Any]:
-        return toolchain.identity(*action.identity_parts)
+    def key_document(self, action: ModelMeasurement, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
+        return build_measurement_document(action, digests, toolchain)
 
     def run(self, action: ModelMeasurement, document: Mapping[str, Any], execution: Execution) -> MeasurementResult:
         from epbuild.compile.measuring import measure
@@ -384,7 +375,7 @@ def is_stored(action: Action) -> bool:
 def read_result(action: Action, document: Mapping[str, Any]) -> ActionResult | None:
     """Return the result in an action's record, or None if the record is not in the format of this version of epbuild."""
     try:
-        result: ActionResult = get_action_type(action).read_result(document)
+        result: ActionResult = convert(document, get_action_type(action).result)
     except ValidationError:
         return None
     return result

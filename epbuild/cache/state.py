@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.cache.database import Damage, Database, encode_values
@@ -81,7 +82,7 @@ class StepRecord(Struct, frozen=True):
     action_key: str
     key_document: Mapping[str, Any]
     result: Mapping[str, Any]
-    finished: float
+    finished: float = field(default_factory=time.time)
 
 
 class OutputRecord(Struct, frozen=True):

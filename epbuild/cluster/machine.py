@@ -17,7 +17,6 @@ from typing import Any
 
 from msgspec import Struct, ValidationError, field
 
-from epbuild.actions.action_type import KeyInputs
 from epbuild.actions.types import get_action_type, read_result
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import translate_os_errors
@@ -202,7 +201,7 @@ def _build_document(action: Action, environment: Environment, request: ActionReq
     """
     kind = get_action_type(action)
     digests = {file: file.name for file in action.files}
-    document = kind.key_document(action, KeyInputs(digests, kind.identity(action, environment)))
+    document = kind.key_document(action, digests, kind.identity(action, environment))
     if compute_action_key(document) != request.key:
         message = "the result would differ from the requested one, because the worker's toolchain differs"
         raise EnvironmentFailure(Problem("EPB532", message, StepId(action.id), _LOCK_HINT))

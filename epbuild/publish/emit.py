@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from epbuild.archive.artifact import Artifact, Copy, make_changed_error
+from epbuild.archive.artifact import Artifact, make_changed_error
 from epbuild.cache.blobs import BlobSource
 from epbuild.core.atomic import rename, sync_directory, sync_file, write_file, write_new
 from epbuild.core.canonical import JsonFile
@@ -46,19 +48,12 @@ Files = dict[str, dict[str, object]]
 """The digest and the size of each emitted file, by its path below the output's root."""
 
 
-class Pusher(Protocol):
-    """Client that pushes images to registries."""
-
-    def push(self, image: Image, reference: ImageReference, copy: Copy) -> None:
-        """Push an image to a reference. `copy` reads the image's blobs."""
-
-
 def emit_output(
     tree: OutputTree,
     store: BlobSource,
     written: OwnedFiles,
     progress: Progress,
-    pusher: Pusher,
+    cancelled: threading.Event,
     keys: Keys,
     hidden: HiddenFolders | None = None,
 ) -> Files:
@@ -68,14 +63,20 @@ def emit_output(
     `recover_swaps`. The reported events describe how models were merged, and what the output lacks.
 
     Raises BuildError if a user's file is in the way or the output is impossible, and EnvironmentFailure if the path cannot be written.
-    Also raises MissingBlob or DamagedBlob if the store has lost a result, and errors of `pusher` and `keys`.
+    Also raises MissingBlob or DamagedBlob if the store has lost a result, and errors of `push` and `keys`.
     """
     with prepare(tree.emission.path, written, tree.emission.id, hidden) as draft:
-        return materialize(tree, draft, store, written, progress, pusher, keys)
+        return materialize(tree, draft, store, written, progress, cancelled, keys)
 
 
 def materialize(
-    tree: OutputTree, draft: Path, store: BlobSource, written: OwnedFiles, progress: Progress, pusher: Pusher, keys: Keys
+    tree: OutputTree,
+    draft: Path,
+    store: BlobSource,
+    written: OwnedFiles,
+    progress: Progress,
+    cancelled: threading.Event,
+    keys: Keys,
 ) -> Files:
     """Write an output and return its files.
 
@@ -86,7 +87,7 @@ def materialize(
         progress.report(StepOutput(emission.steps[0], sentence))
     with scratch_path(draft) as work, _counting(tree, store, progress) as counted:
         artifacts = ArtifactBuilder(tree, work / "made", counted, progress, keys).build()
-        writer = OutputWriter(emission, draft, work, counted, written, pusher)
+        writer = OutputWriter(emission, draft, work, counted, written, progress, cancelled)
         match emission.archive_format:
             case "zip" | "tar.zst" as form:
                 return writer.write_archive(form, artifacts, tree)
@@ -145,12 +146,14 @@ class OutputWriter:
         work: Path,
         store: BlobSource,
         written: OwnedFiles,
-        pusher: Pusher,
+        progress: Progress,
+        cancelled: threading.Event,
     ) -> None:
         self._emission = emission
         self._draft = draft
         self._work = work
-        self._pusher = pusher
+        self._progress = progress
+        self._cancelled = cancelled
         self._store = store
         self._digests = written.digests
         self._written = written
@@ -215,13 +218,22 @@ class OutputWriter:
         generated = [Artifact.generated(document.path, "asset", document.data) for document in made.documents]
         files = [*made.blobs, *generated]
         if emission.push_only and emission.registry is not None:
-            self._pusher.push(made, emission.registry, self.copy)  # reads each blob from its current location
+            self._push(made, emission.registry)  # reads each blob from its current location
             return _summarize_files(files)
         self.write_folder(files)
         if emission.registry is not None:
             emitted_blobs = (replace(blob, file=emission.path / blob.path) for blob in made.blobs)
-            self._pusher.push(replace(made, blobs=tuple(emitted_blobs)), emission.registry, self.copy)
+            self._push(replace(made, blobs=tuple(emitted_blobs)), emission.registry)
         return _summarize_files(files)
+
+    def _push(self, image: Image, reference: ImageReference) -> None:
+        from epbuild.publish.registry.client import push
+
+        step = self._emission.id
+        counting = partial(count_step_bytes, self._progress, step, f"pushing to {reference.host}")
+        pushed = push(image, reference, self.copy, counting, step=StepId(step), cancelled=self._cancelled)
+        text = f"pushed {reference} ({pushed.digest}): {pushed.sent} blobs sent, {pushed.there} already present"
+        self._progress.report(StepOutput(step, text))
 
     def copy(self, artifact: Artifact, write: Write) -> None:
         """Pass the bytes of an artifact to `write`, piece by piece, and verify their digest."""

@@ -14,7 +14,7 @@ import msgspec
 
 from epbuild.actions.types import get_action_type, read_result
 from epbuild.cache.errors import DamagedBlob, MissingBlob
-from epbuild.cache.state import Measurement
+from epbuild.cache.state import Measurement, StepRecord
 from epbuild.cache.workspace import get_diagnostics_path
 from epbuild.core.digest import Count, hash_file
 from epbuild.core.errors import Cancelled, EpbuildError, Position, Problem, StepId, StoreError, VerifyError
@@ -45,7 +45,7 @@ from epbuild.plan.verification import Verification, make_verification_id
 from epbuild.publish.sizes import SharingSaved, compute_savings
 from epbuild.recipe.model import Recipe
 from epbuild.session.coverage import find_covered_models, list_all_models
-from epbuild.session.emitting import Emitter, make_step_record
+from epbuild.session.emitting import Emitter
 from epbuild.session.events import ModelCovered
 from epbuild.session.execution import Executions, KeyedAction
 from epbuild.session.provisioning import Provisioning, get_toolchain_name
@@ -126,7 +126,7 @@ class BuildExecutor:
             self._made[ident] = status.made
             self._results[ident] = status.made.result
             if recorded.get(ident) != status.made.key:  # found in the store, or built here by another configuration
-                known.append(make_step_record(ident, status.made.key, status.document, msgspec.to_builtins(status.made.result)))
+                known.append(StepRecord(ident, status.made.key, status.document, msgspec.to_builtins(status.made.result)))
             self._write_diagnostics(ident, status.made.result)
             if status.state == "restorable":
                 self._ledger.end_current(current)  # in the order of the steps
@@ -276,7 +276,7 @@ class BuildExecutor:
         for warning in kind.warnings(action, result):
             self._progress.report(Warned(warning))
         seconds = time.monotonic() - begin
-        self._memory.record_steps([make_step_record(action.id, key, subject.document, msgspec.to_builtins(result))])
+        self._memory.record_steps([StepRecord(action.id, key, subject.document, msgspec.to_builtins(result))])
         is_new = machine is None and (origin is None or is_finished)  # other machines publish their results themselves
         if self._shared is not None and is_new and self._surveyor.result(action, key) is not None:
             self._shared.add(key, make_action_record(subject.document, result), more=is_finished)

@@ -7,22 +7,18 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
-from msgspec import Struct
+from typing import Any, Protocol
 
 from epbuild.actions.action_type import StepEnd
-from epbuild.archive.artifact import Copy
 from epbuild.cache.digests import Digests
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.state import OutputRecord, StepRecord
 from epbuild.core.directory import find_interrupted_swaps, recover_swaps
 from epbuild.core.entries import HiddenFolders
-from epbuild.core.errors import Problem, StepId, StoreError
+from epbuild.core.errors import Problem, StoreError
 from epbuild.core.shown import format_path
-from epbuild.engine.events import Event, Progress, StepFinished, StepOutput, StepStarted, Warned, count_step_bytes
+from epbuild.engine.events import Event, Progress, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
 from epbuild.output.existing import OwnedFiles
@@ -34,13 +30,9 @@ from epbuild.publish.emit import emit_output, materialize
 from epbuild.publish.keys import Keys
 from epbuild.publish.removal import Cleaned, EmittedFiles
 from epbuild.publish.sizes import compare_outputs, read_last_files
-from epbuild.recipe.image_reference import ImageReference
 from epbuild.session.events import OutputRemoved
 from epbuild.survey.orphans import PLACE, RESULTS, Orphan, Outputs, get_lease_name
 from epbuild.survey.status import Survey, Surveyor
-
-if TYPE_CHECKING:
-    from epbuild.archive.oci import Image
 
 _ATTEMPTS = 2
 
@@ -152,7 +144,7 @@ class Emitter:
         made = [self._actions.made.get(ident) or self._found.actions[ident].made for ident in emission.needs]
         results = sorted(item.key for item in made if item is not None)
         result = {PLACE: self._outputs.place(emission.path), RESULTS: results}
-        return make_step_record(emission.id, key, document, result)
+        return StepRecord(emission.id, key, document, result)
 
     def _find_moved_files(self, emission: Emission) -> Mapping[str, Mapping[str, Any]]:
         """Return the files that the emission wrote to its former path, by the names that they have at the current path."""
@@ -180,14 +172,14 @@ class Emitter:
         After a rebuild, the tree is a new one.
         """
         emission = tree.emission
-        pusher = _Pusher(emission.id, self._progress, self._actions.cancelled)
+        cancelled = self._actions.cancelled
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 if emission.push_only:
                     with self._surveyor.workspace.staging("push") as draft:
                         blobs = self._surveyor.blobs_of(tree.inputs.made)
-                        return tree, materialize(tree, draft / "image", blobs, written, self._progress, pusher, self._keys)
-                return tree, emit_output(tree, self._surveyor.store, written, self._progress, pusher, self._keys, hidden)
+                        return tree, materialize(tree, draft / "image", blobs, written, self._progress, cancelled, self._keys)
+                return tree, emit_output(tree, self._surveyor.store, written, self._progress, cancelled, self._keys, hidden)
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise
@@ -198,22 +190,6 @@ class Emitter:
         raise AssertionError("the last attempt neither returned nor raised an error")
 
 
-class _Pusher(Struct, frozen=True):
-    """Pusher of an output's image as part of a build."""
-
-    step: str
-    progress: Progress
-    cancelled: threading.Event
-
-    def push(self, image: Image, reference: ImageReference, copy: Copy) -> None:
-        from epbuild.publish.registry.client import push
-
-        counting = partial(count_step_bytes, self.progress, self.step, f"pushing to {reference.host}")
-        pushed = push(image, reference, copy, counting, step=StepId(self.step), cancelled=self.cancelled)
-        text = f"pushed {reference} ({pushed.digest}): {pushed.sent} blobs sent, {pushed.there} already present"
-        self.progress.report(StepOutput(self.step, text))
-
-
 def find_ends(emission: Emission, files: Mapping[str, Any]) -> Iterator[StepEnd]:
     """Yield a `StepEnd` for each step of an emission that wrote `files`."""
     for part in emission.parts:
@@ -221,10 +197,6 @@ def find_ends(emission: Emission, files: Mapping[str, Any]) -> Iterator[StepEnd]
             merged = files.get(posixpath.join(part.folder, part.models[part.merging.name]))
             yield StepEnd(part.merging.step, 0.0, f"{len(part.merging.members)} models", merged["size"] if merged else 0)
     yield StepEnd(emission.id, None, "", sum(file["size"] for file in files.values()))
-
-
-def make_step_record(step: str, key: str, document: Mapping[str, Any], result: Mapping[str, Any]) -> StepRecord:
-    return StepRecord(step, key, document, result, time.time())
 
 
 def remove_orphans(found: Survey, surveyor: Surveyor, progress: Progress, cancelled: threading.Event) -> None:

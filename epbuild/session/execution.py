@@ -11,7 +11,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from epbuild.actions.action_type import KeyInputs
 from epbuild.actions.types import get_action_type
 from epbuild.cache.digests import Digests, stat_writes
 from epbuild.cache.workspace import get_log_path
@@ -50,14 +49,12 @@ class WatchedExecution(Execution):
 
     def recheck(self) -> None:
         """Raise BuildError if an input of the action differs from the key document, or may have differed temporarily."""
-        action, needed, document = self.subject.action, self.subject.needed, self.subject.document
+        action, document = self.subject.action, self.subject.document
         kind, environment = get_action_type(action), self.environment.refresh()
         # The digests of blobs that this build wrote are known. Older blobs may have been damaged.
         known = {path: digest for path, digest in self.known_digests.items() if self.store.has_written(digest)}
         digests = {**self.remembered.of_many(path for path in action.files if path not in known), **known}
-        changes = describe_differences(
-            document, kind.key_document(action, KeyInputs(digests, kind.identity(action, environment), needed))
-        )
+        changes = describe_differences(document, kind.key_document(action, digests, kind.identity(action, environment)))
         # A file that changed and changed back may have been read in between.
         touched = [str(path) for path, before in self.stats_before.items() if stat_writes(path) != before]
         touched += environment.list_touched_since(self.environment)

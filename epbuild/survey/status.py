@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from epbuild.actions.action_type import KeyInputs
 from epbuild.actions.types import get_action_type, is_stored, read_result, reject_reasons
 from epbuild.cache.blobs import BlobSource, BlobStore
 from epbuild.cache.digests import Counting, Digests, uncounted
@@ -237,7 +236,7 @@ class Surveyor:
         known = {path: digests[path] for path in files if path in digests}
         known |= find_blobs(self.store, needed)
         known |= self.digests.of_many(path for path in files if path not in known)
-        return action, kind.key_document(action, KeyInputs(known, kind.identity(action, toolchain), needed))
+        return action, kind.key_document(action, known, kind.identity(action, toolchain))
 
     def blobs_of(self, made: Sequence[Made]) -> BlobSource:
         """Return a source of the blobs of results: the store, and the remote cache if one is read."""

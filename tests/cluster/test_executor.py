@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from epbuild.actions.action_type import KeyInputs
 from epbuild.actions.types import get_action_type
 from epbuild.cluster.abilities import list_possible_abilities
 from epbuild.cluster.address import ClusterAddress
@@ -63,9 +62,7 @@ class ExecutorClient:
         needs = group.runs_in
         environment = list_toolchains().prepare(needs.toolchain, Path(), needs.entries)
         digests = {file: hash_file(file) for file in list_files(group)}
-        document = get_action_type(group).key_document(
-            group, KeyInputs(digests, get_action_type(group).identity(group, environment))
-        )
+        document = get_action_type(group).key_document(group, digests, get_action_type(group).identity(group, environment))
         for file, digest in digests.items():
             data = file.read_bytes()
             assert self.remote.upload_input(Blob(digest, len(data)), partial(iter, [data]))

@@ -10,7 +10,6 @@ import pytest
 from msgspec import ValidationError
 from msgspec.structs import replace
 
-from epbuild.actions.action_type import KeyInputs
 from epbuild.actions.types import get_action_type, is_stored
 from epbuild.cache.blobs import BlobStore
 from epbuild.cluster.request import (
@@ -68,7 +67,7 @@ def check_requests(recipe: Path, place: Path) -> None:
         there = {store.place(digest): digest for digest in digests.values()}
         assert set(received.files) <= there.keys()
         documents = [
-            get_action_type(one).key_document(one, KeyInputs(known, {"any": "toolchain"}))
+            get_action_type(one).key_document(one, known, {"any": "toolchain"})
             for one, known in ((action, digests), (received, there))
         ]
         assert documents[0] == documents[1]

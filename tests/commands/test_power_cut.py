@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from epbuild.cache.workspace import Workspace
 from epbuild.core.atomic import write_new
 from epbuild.core.directory import prepare, recover_swaps, scratch_path
 from epbuild.core.errors import Position
+from epbuild.engine.events import NoProgress
 from epbuild.output.existing import OwnedFiles
 from epbuild.plan.steps import Emission
 from epbuild.publish.emit import OutputWriter
@@ -158,17 +160,10 @@ def publish(tmp_path: Path) -> Iterator[Callable[[Path, Mapping[str, bytes], Map
                         write_new(work / name, data)
                         artifact = replace(artifact, file=work / name, data=None)
                     artifacts.append(artifact)
-                OutputWriter(emission(path), draft, work, store, written, UnusedRegistry()).write_folder(artifacts)
+                OutputWriter(emission(path), draft, work, store, written, NoProgress(), threading.Event()).write_folder(artifacts)
             return written
 
         yield publish
-
-
-class UnusedRegistry:
-    """Registry client that must never be called."""
-
-    def push(self, *arguments: object) -> None:
-        raise AssertionError("a folder is not pushed")
 
 
 def known(digests: Digests, *recorded: Mapping[str, bytes]) -> OwnedFiles:
