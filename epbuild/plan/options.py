@@ -37,7 +37,7 @@ class TargetPlanner(Struct):
     """EPs that targets use, by the name of the toolchain and then by the name of the EP."""
     _known_eps: tuple[str, ...] = ()
     _packagings: dict[tuple[str, int], tuple[EpEntry, _Release | None]] = field(default_factory=dict)
-    _runtimes: dict[tuple[int, ...], _Release | None] = field(default_factory=dict)
+    _runtimes: dict[tuple[int, ...], _RuntimeRules] = field(default_factory=dict)
     _rules: dict[tuple[int | str, bool, _Release | None], _OptionRules] = field(default_factory=dict)
     """Rules for settings, by the arguments that they are built from. These caches exist because a recipe may have ten thousand targets."""
 
@@ -50,51 +50,53 @@ class TargetPlanner(Struct):
         Return None if an EP is unknown, if the target is incomplete, or if `toolchain` is None. All other checks run in any case.
         """
         self._check_once(target)
-        planned = [self._plan_ep(choice, target, toolchain) for choice in target.eps]
-        eps = tuple(ep for ep, _ in filter(None, planned))
-        runtime = self._get_runtime(eps, toolchain)
-        strict = not target.allow_unknown_session_keys
-        session = _OptionValidator(self._get_rules("session key", find_session_key, strict, runtime), self.problems)
+        eps: list[PlannedEp] = []
+        unchecked: list[str] = []
+        for choice in target.eps:
+            planned = self._plan_ep(choice, target, toolchain, unchecked)
+            if planned is not None:
+                eps.append(planned)
+        runtime = self._get_runtime_rules(eps, toolchain, strict=not target.allow_unknown_session_keys)
+        session = _OptionValidator(runtime.session, self.problems)
         session.check(target.session_options)
         files, staged = self._stage_files(target.session_options, session, "session")
-        run = _OptionValidator(self._get_rules("run option", find_run_option, strict, runtime), self.problems)
+        run = _OptionValidator(runtime.run, self.problems)
         run.check(target.run_options)
         if len(eps) == len({choice.ep.name for choice in target.eps}) and target.whole:
             problems = list(compile_problems(target, eps))
             self.problems += problems
             if toolchain is not None and not problems:
-                self.needs.setdefault(toolchain.name, {}).update((ep.entry.ep, ep) for ep in eps)
-        plugin = next((ep.entry.ep for ep in eps if ep.entry.kind == "plugin"), None)
-        old_runtime = str(runtime) if runtime is not None and runtime.is_before(COMPILER_SINCE) else None
-        if old_runtime is not None and plugin is not None and toolchain is not None:
-            message = f"{old_runtime} does not support plugin EPs such as {plugin}"
+                needs = self.needs.setdefault(toolchain.name, {})
+                for ep in eps:
+                    needs[ep.entry.ep] = ep
+        plugin = next((ep.entry.ep for ep in eps if ep.entry.kind == "plugin"), None) if runtime.is_old else None
+        if plugin is not None and toolchain is not None:
+            message = f"{runtime.release} does not support plugin EPs such as {plugin}"
             self.problems.append(Problem("EPB251", message, toolchain.where, f"Pin onnxruntime {COMPILER_SINCE} or later."))
-        if len(eps) < len(planned) or toolchain is None or not target.whole:
+        if len(eps) < len(target.eps) or toolchain is None or not target.whole:
             return None
         found = PlannedTarget(
             name=target.name,
             toolchain=toolchain,
-            eps=eps,
+            eps=tuple(eps),
             session_options={**session.values, **staged},
             session_files=files,
             unkeyed=session.unkeyed,
             environment={name: format_plain(setting.value) for name, setting in target.environment.items()},
             run_options=run.values,
-            unchecked=(
-                *session.unchecked,
-                *run.unchecked,
-                *(name for _, unchecked in filter(None, planned) for name in unchecked),
-            ),
+            unchecked=(*session.unchecked, *run.unchecked, *unchecked),
             allow_nondeterminism=target.allow_nondeterminism,
             where=target.where,
-            old_runtime=old_runtime,
+            old_runtime=str(runtime.release) if runtime.is_old else None,
         )
-        if not session.failed:
+        if target.session_options and not session.failed:
             self.problems += find_session_conflicts(found, target.session_options)
         return found
 
-    def _plan_ep(self, choice: EpChoice, target: Target, toolchain: ToolchainSpec | None) -> tuple[PlannedEp, list[str]] | None:
-        """Plan one EP of a target, and return it with the names of its unchecked options. Return None if the EP is unknown."""
+    def _plan_ep(
+        self, choice: EpChoice, target: Target, toolchain: ToolchainSpec | None, unchecked: list[str]
+    ) -> PlannedEp | None:
+        """Plan one EP of a target, and add the names of its unchecked options to `unchecked`. Return None if the EP is unknown."""
         name, known = choice.ep.name, self._known_eps
         if not name:  # the reader of the recipe has reported an invalid name
             return None
@@ -121,16 +123,16 @@ class TargetPlanner(Struct):
             self.problems.append(Problem("EPB214", f"{found.ep}: {reason}", at))
         self._check_device(choice, found)
         files, staged = self._stage_files(choice.provider_options, checked, found.short)
-        planned = PlannedEp(
+        unchecked += checked.unchecked
+        return PlannedEp(
             entry=found,
             device=choice.device,
             provider_options={**checked.values, **staged},
             files=files,
             library=self._find_library(choice, found),
             unkeyed=checked.unkeyed,
-            only_compiling=frozenset([name for name, result in checked.results.items() if result.only_compiling]),
+            only_compiling=frozenset([name for name, result in checked.special.items() if result.only_compiling]),
         )
-        return planned, checked.unchecked
 
     def _get_packaging(self, name: str, toolchain: ToolchainSpec | None) -> tuple[EpEntry, _Release | None]:
         """Return the catalog entry of an EP for a toolchain's packages, and the release that the toolchain pins."""
@@ -142,10 +144,17 @@ class TargetPlanner(Struct):
             self._packagings[key] = found, release
         return self._packagings[key]
 
-    def _get_runtime(self, eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> _Release | None:
-        key = (id(toolchain), *(id(ep.entry) for ep in eps))
+    def _get_runtime_rules(self, eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None, *, strict: bool) -> _RuntimeRules:
+        """Return the rules of the ONNX Runtime that a target uses."""
+        key = (id(toolchain), strict, *[id(ep.entry) for ep in eps])
         if key not in self._runtimes:
-            self._runtimes[key] = _find_runtime(eps, toolchain)
+            release = _find_runtime(eps, toolchain)
+            self._runtimes[key] = _RuntimeRules(
+                release,
+                is_old=release is not None and release.is_before(COMPILER_SINCE),
+                session=self._get_rules("session key", find_session_key, strict, release),
+                run=self._get_rules("run option", find_run_option, strict, release),
+            )
         return self._runtimes[key]
 
     def _get_option_rules(self, entry: EpEntry, strict: bool, release: _Release | None) -> _OptionRules:
@@ -206,7 +215,7 @@ class TargetPlanner(Struct):
         """Return the files that options name, by option and number, and option values with staged names instead of paths."""
         files: dict[str, OptionFile] = {}
         staged: dict[str, str] = {}
-        for name, result in checked.results.items():
+        for name, result in checked.special.items():
             if result.option.type == "folder":
                 use_slashes(result.value, settings[name].where, self.problems)
             names = []
@@ -290,6 +299,8 @@ class _CheckedValue(Struct, frozen=True):
     """True if the release supports the option."""
     files: tuple[str, ...]
     only_compiling: bool
+    is_special: bool
+    """False for most values: they are known, keyed, part of what every session receives, and name no place on disk."""
 
 
 class _OptionRules(Struct):
@@ -318,8 +329,24 @@ class _OptionRules(Struct):
                 hint = f"Pin a release that supports it, or set {self.escape} on the target to pass it without a check."
                 raise UnknownName(message, hint)
             text = self.canonical(option, value)
-            self._found[key] = _CheckedValue(option, text, known, option.files(text), option.only_compiling(text))
+            files, only_compiling = option.files(text), option.only_compiling(text)
+            is_special = (
+                not known or not option.is_keyed or option.diagnostic or option.type == "folder" or bool(files) or only_compiling
+            )
+            self._found[key] = _CheckedValue(option, text, known, files, only_compiling, is_special)
         return self._found[key]
+
+
+class _RuntimeRules(Struct, frozen=True):
+    """Rules for the settings that ONNX Runtime itself reads.
+
+    `release` is the pinned release of ONNX Runtime. `is_old` is True if it lacks ModelCompiler.
+    """
+
+    release: _Release | None
+    is_old: bool
+    session: _OptionRules
+    run: _OptionRules
 
 
 class _OptionValidator(Struct):
@@ -328,7 +355,7 @@ class _OptionValidator(Struct):
     rules: _OptionRules
     problems: list[Problem]
     values: dict[str, str] = field(default_factory=dict)
-    results: dict[str, _CheckedValue] = field(default_factory=dict)
+    special: dict[str, _CheckedValue] = field(default_factory=dict)
     failed: bool = False
     unchecked: list[str] = field(default_factory=list)
     unkeyed: frozenset[str] = frozenset()
@@ -342,13 +369,15 @@ class _OptionValidator(Struct):
             except BadValue as error:
                 self._add_problem("EPB212", f"{self.rules.kind} '{name}': {error.message}", setting.where, error.hint)
             else:
-                self.results[name], self.values[name], option = checked, checked.value, checked.option
-                if not checked.is_known:
-                    self.unchecked.append(option.name)
-                if not option.is_keyed:
-                    self.unkeyed |= {name}
-                if option.diagnostic and option.type in ("text", "folder"):
-                    self._check_place(name, self.values[name], setting.where)
+                self.values[name] = checked.value
+                if checked.is_special:
+                    self.special[name], option = checked, checked.option
+                    if not checked.is_known:
+                        self.unchecked.append(option.name)
+                    if not option.is_keyed:
+                        self.unkeyed |= {name}
+                    if option.diagnostic and option.type in ("text", "folder"):
+                        self._check_place(name, self.values[name], setting.where)
 
     def _check_place(self, name: str, value: str, where: Position) -> None:
         """Add a problem if the path of a diagnostic option leads outside the staging directory. epbuild only keeps files inside it."""

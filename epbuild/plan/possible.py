@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from epbuild.catalog.catalog import CPU_EP
-from epbuild.core.errors import Problem
+from epbuild.core.errors import Position, Problem
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import NO_FALLBACK, PlannedEp, PlannedTarget
 from epbuild.recipe.model import Setting, Target
@@ -17,16 +17,20 @@ _ALL_WEIGHTS = "2"
 
 def compile_problems(target: Target, eps: Sequence[PlannedEp]) -> Iterator[Problem]:
     """Yield the problems of a target's EPs that prevent a compile on every machine."""
-    places = {choice.ep.name: choice.ep.where for choice in target.eps}
     if not any(ep.entry.sources for ep in eps):
         for ep in eps:
             reasons = [f"{row.what}: {row.why}" for row in ep.entry.cannot if row.stops and not row.platforms]
             reason = reasons[0] if reasons else "write EPContext models: its catalog entry lists no source of EPContext nodes"
-            yield Problem("EPB255", f"{ep.entry.ep} cannot {reason}", places[ep.entry.ep])
+            yield Problem("EPB255", f"{ep.entry.ep} cannot {reason}", _find_place(target, ep))
     for before, after in itertools.pairwise(eps):
         if before.entry.takes_every_node:
             message = f"{before.entry.ep} takes every node and is listed before {after.entry.ep}, for which no nodes are left"
-            yield Problem("EPB256", message, places[before.entry.ep], f"List {before.entry.ep} last.")
+            yield Problem("EPB256", message, _find_place(target, before), f"List {before.entry.ep} last.")
+
+
+def _find_place(target: Target, ep: PlannedEp) -> Position:
+    """Return the position of an EP's name in a target."""
+    return next(choice.ep.where for choice in target.eps if choice.ep.name == ep.entry.ep)
 
 
 def find_session_conflicts(target: PlannedTarget, settings: Mapping[str, Setting]) -> Iterator[Problem]:

@@ -162,10 +162,12 @@ class MappingReader:
 
     def settings(self, key: str) -> dict[str, Setting]:
         """Return the scalars of a mapping, by name."""
+        if key not in self.entries:
+            return {}
         return {
-            name: Setting(entry.node.value, entry.node.where, entry.name_where)
-            for name, entry in (get_entries(self.entries[key].node).items() if key in self.entries else ())
-            if isinstance(entry.node, ScalarNode) and entry.node.value is not None
+            name: Setting(node.value, node.where, name_where)
+            for name, (name_where, node) in get_entries(self.entries[key].node).items()
+            if isinstance(node, ScalarNode) and node.value is not None
         }
 
     def mapping(self, key: str) -> MappingReader:

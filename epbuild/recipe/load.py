@@ -17,7 +17,7 @@ from epbuild.recipe.defaults import write_out
 from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.groups import read_group, read_member
 from epbuild.recipe.matrix import Matrix, MatrixRow
-from epbuild.recipe.model import GroupMember, GroupSpec, ModelSpec, OutputSpec, Recipe, Reference, Target, ToolchainSpec
+from epbuild.recipe.model import NONE, GroupMember, GroupSpec, ModelSpec, OutputSpec, Recipe, Reference, Target, ToolchainSpec
 from epbuild.recipe.models import link_to_origins, read_model
 from epbuild.recipe.names import find_clashes, is_glob, make_unknown_problem, match_names, name_problem
 from epbuild.recipe.nodes import (
@@ -38,7 +38,7 @@ from epbuild.recipe.problems import BAD_NAME, TOO_LARGE, WRONG_VALUE, format_cho
 from epbuild.recipe.remote_address import CacheChoice
 from epbuild.recipe.schema import validate, validate_raw
 from epbuild.recipe.targets import find_environment_problems, read_cache, read_target, read_toolchain
-from epbuild.recipe.template import TemplateNames, resolve_templates
+from epbuild.recipe.template import Pattern, TemplateNames, find_templates
 from epbuild.recipe.variables import Override, read_overrides, read_variables
 
 MAX_EXPANDED = 500_000
@@ -173,14 +173,21 @@ class _Assembler:
             yield name, entry
 
     def _resolve_definition(
-        self, path: KeyPath, node: Node, names: Mapping[str, Scalar], later: Mapping[str, Collection[str]] | None = None
+        self, path: KeyPath, node: Node, names: Mapping[str, Scalar], later: Mapping[str, Collection[str]] = NONE
     ) -> tuple[Node | None, bool]:
         """Substitute the templates of the definition at `path`, and remove values that violate the schema.
 
         Return the definition, and True if it had no violation. Return None as the definition if its templates are invalid or nothing
         valid remains.
         """
-        result, problems = resolve_templates(node, names, later)
+        return self._resolve_pattern(path, node, find_templates(node, later), names)
+
+    def _resolve_pattern(
+        self, path: KeyPath, node: Node, pattern: Pattern | None, names: Mapping[str, Scalar]
+    ) -> tuple[Node | None, bool]:
+        """Resolve a definition like `_resolve_definition`. `pattern` has its templates, so that rows of a matrix find them only once."""
+        problems: list[Problem] = []
+        result = node if pattern is None else pattern.fill(names, problems)
         if result is not node or id(node) not in self._judged:
             violations = validate(path, result, unresolved=bool(problems))
             wrong = [violation.path[len(path) :] for violation in violations]
@@ -242,6 +249,7 @@ class _Assembler:
 
     def _read_targets(self, names: TemplateNames) -> dict[str, Target]:
         found: dict[str, Target] = {}
+        toolchains: set[Reference] = set()
         for base, entry in self._list_definitions("targets"):
             for row, fields, is_whole in self._read_rows(base, entry, names):
                 name = base + row.suffix
@@ -251,9 +259,12 @@ class _Assembler:
                     self.problems.append(Problem(BAD_NAME, message, where))
                 elif row.suffix:
                     self._rows_of.setdefault(base, []).append(name)
-                    self.problems += filter(None, [name_problem(name, where)])
-                found[name] = read_target(name, entry.name_where, fields, whole=is_whole)
-                self._check_reference(found[name].toolchain, "toolchain", "toolchains")
+                    if (problem := name_problem(name, where)) is not None:
+                        self.problems.append(problem)
+                found[name] = target = read_target(name, entry.name_where, fields, whole=is_whole)
+                if target.toolchain not in toolchains:  # most rows of a matrix have the same toolchain
+                    toolchains.add(target.toolchain)
+                    self._check_reference(target.toolchain, "toolchain", "toolchains")
         self.problems += find_clashes((name, target.where) for name, target in found.items())
         return found
 
@@ -262,14 +273,15 @@ class _Assembler:
 
         A definition without a matrix has one row.
         """
-        pattern, rows = entry.node, [MatrixRow("", {})]
-        if isinstance(pattern, MappingNode) and "matrix" in pattern.entries:
-            matrix = pattern.entries["matrix"].node
-            pattern = drop_keys(pattern, ("matrix",))
-            rows = self._expand_matrix(("targets", base, "matrix"), matrix, pattern.size, names)
+        definition, rows = entry.node, [MatrixRow("", {})]
+        if isinstance(definition, MappingNode) and "matrix" in definition.entries:
+            matrix = definition.entries["matrix"].node
+            definition = drop_keys(definition, ("matrix",))
+            rows = self._expand_matrix(("targets", base, "matrix"), matrix, definition.size, names)
+        path, pattern = ("targets", base), find_templates(definition, models.MEASURE_LATER)
         for row in rows:
-            mine = names.with_values({f"matrix.{axis}": value for axis, value in row.values.items()}) if row.values else names
-            node, is_whole = self._resolve_definition(("targets", base), pattern, mine, models.MEASURE_LATER)
+            mine = names.with_values(row.values) if row.values else names
+            node, is_whole = self._resolve_pattern(path, definition, pattern, mine)
             if node is not None:
                 yield row, self._root.of(node), is_whole
             else:

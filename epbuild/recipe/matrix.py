@@ -18,7 +18,8 @@ from epbuild.recipe.problems import BAD_NAME, WRONG_VALUE, quote_text
 class MatrixRow(NamedTuple):
     """Row of a matrix.
 
-    `suffix` is appended to the target's name. `values` has the value of each axis. `where` is set only for a row from `include`.
+    `suffix` is appended to the target's name. `values` has the value of each axis, by its name in templates, such as `matrix.vtcm`.
+    `where` is set only for a row from `include`.
     """
 
     suffix: str
@@ -63,7 +64,7 @@ class Matrix:
         kept = list(self._combine_axes()) if self._axes else []
         for where, values in self._included:
             extra = sorted(values.keys() - self._axes.keys())  # the order of a row's keys has no meaning
-            row = {axis: values[axis] for axis in [*self._axes, *extra] if axis in values}
+            row = {_get_template_name(axis): values[axis] for axis in [*self._axes, *extra] if axis in values}
             kept.append(MatrixRow("".join(f"-{render(value)}" for value in row.values()), row, where))
         if not kept and not self.problems:
             self.problems.append(Problem(WRONG_VALUE, "the matrix has no rows", self.where))
@@ -72,7 +73,7 @@ class Matrix:
     def _combine_axes(self) -> Iterator[MatrixRow]:
         # Entries of `exclude` are indexed by axes and then by values, so that each row requires one lookup per set of axes.
         excluded: dict[tuple[int, ...], dict[tuple[str, ...], list[Node]]] = {}
-        order = list(self._axes)
+        order, names = list(self._axes), [_get_template_name(axis) for axis in self._axes]
         for item, given in self._excluded:
             axes = tuple(index for index, axis in enumerate(order) if axis in given)
             values = tuple(render(given[order[index]]) for index in axes)
@@ -85,7 +86,7 @@ class Matrix:
                 used.update(id(node) for nodes in found for node in nodes)
                 if found:
                     continue
-            yield MatrixRow(f"-{'-'.join(parts)}", dict(zip(order, row, strict=True)))
+            yield MatrixRow(f"-{'-'.join(parts)}", dict(zip(names, row, strict=True)))
         unused = [item for item, _ in self._excluded if id(item) not in used]
         self.problems += [Problem(WRONG_VALUE, "this entry of 'exclude' matches no row", item.where) for item in unused]
 
@@ -119,3 +120,7 @@ class Matrix:
             Problem(BAD_NAME, f"the value {quote_text(part)} cannot be part of a target's name", node.where, hint)
         )
         return None
+
+
+def _get_template_name(axis: str) -> str:
+    return f"matrix.{axis}"

@@ -65,7 +65,7 @@ def validate(path: KeyPath, node: Node, *, unresolved: bool = False) -> list[Vio
     this template may determine which other values are valid.
     """
     errors = _find_errors(node, (path[0], *path[2:]))
-    if unresolved and any(map(_has_template, errors)):
+    if not errors or (unresolved and any(map(_has_template, errors))):
         return []
     sound = (error for error in errors if not _is_for_planner(error) and not _is_for_reader(error, node))
     return _convert_errors(sound, node, path)

@@ -21,6 +21,7 @@ from epbuild.recipe.requirement import is_requirement, read_requirement
 from epbuild.recipe.template import find_variables
 
 _KEY_FORM = "`epbuild cache key` creates a key pair. Write its public key here: 'ed25519:' and 44 characters of Base64."
+_ANY_DEVICE = DeviceChoice()
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
@@ -51,12 +52,12 @@ def read_toolchain(name: str, where: Position, fields: MappingReader) -> Toolcha
 
 def read_target(name: str, where: Position, fields: MappingReader, *, whole: bool) -> Target:
     """Read a target from one row of its definition. `whole` is False if an invalid part of the row was removed."""
-    listed = [fields.of(item) for item in fields.items("eps")]
+    choices = [fields.of(item) for item in fields.items("eps")] or [fields]
     return Target(
         name=name,
         where=where,
         toolchain=fields.reference("toolchain"),
-        eps=tuple(_read_ep(choice) for choice in listed or [fields]),
+        eps=tuple([_read_ep(choice) for choice in choices]),
         session_options=fields.settings("session_options"),
         environment=fields.settings("environment"),
         run_options=fields.settings("run_options"),
@@ -79,7 +80,7 @@ def _read_ep(fields: MappingReader) -> EpChoice:
     library = fields.path("library")
     return EpChoice(
         ep=fields.reference("ep"),
-        device=_read_device(fields.mapping("device")) if "device" in fields.entries else DeviceChoice(),
+        device=_read_device(fields.mapping("device")) if "device" in fields.entries else _ANY_DEVICE,
         provider_options=fields.settings("provider_options"),
         library=Setting(library.name, library.where, fields.entries["library"].name_where) if library else None,
     )

@@ -6,13 +6,12 @@ which is used if the variable is unset or empty: `${env.NAME:-default}`.
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from epbuild.core.errors import Argument, BadText, Position, Problem, suggest_nearest
 from epbuild.core.host import is_windows
@@ -56,11 +55,9 @@ class TemplateNames(Mapping[str, Scalar]):
         return TemplateNames(self._environment, values, *self._values)
 
     def __getitem__(self, name: str) -> Scalar:
-        if not name.startswith(_ENVIRONMENT):
-            for values in self._values:
-                if name in values:
-                    return values[name]
-            raise KeyError(name)
+        for values in self._values:
+            if name in values:
+                return values[name]
         if not _VARIABLE.fullmatch(name):
             raise KeyError(name)
         value = self._environment[name.removeprefix(_ENVIRONMENT)]
@@ -125,42 +122,61 @@ def substitute_known(text: str, names: Mapping[str, Scalar], later: Collection[s
     return _check_length(done + escape(literal))
 
 
-def resolve_templates(
-    node: Node, names: Mapping[str, Scalar], later: Mapping[str, Collection[str]] | None = None
-) -> tuple[Node, list[Problem]]:
-    """Substitute the templates in the values of a node, but not in its keys. Return the new node and the problems.
+class Pattern(Struct, frozen=True):
+    """Node with templates. They are found once and substituted for each row of a matrix."""
 
-    A node without templates is returned as the same object, so that all rows of a matrix share the node. `later` maps keys, at any
-    depth, to the names that the planner substitutes later in the values of these keys.
-    """
-    problems: list[Problem] = []
+    node: Node
+    inner: Mapping[str | int, Pattern]
+    """Patterns of the values inside the node that contain templates, by key or index. Empty for a scalar."""
+    later: Collection[str]
+    """Names in this scalar that the planner substitutes later."""
 
-    def walk(node: Node, kept: Collection[str]) -> Node:
-        if isinstance(node, MappingNode):
-            changed = {}
-            for key, entry in node.entries.items():
-                if _is_plain(entry.node):
-                    continue
-                inner = walk(entry.node, later.get(key, ()) if later else ())
-                if inner is not entry.node:
-                    changed[key] = KeyedNode(entry.name_where, inner)
-            if not changed:
+    def fill(self, names: Mapping[str, Scalar], problems: list[Problem]) -> Node:
+        """Return the node with its templates substituted. Add a problem for each invalid template.
+
+        Nodes without templates stay the same objects, so that all rows of a matrix share them. A node whose templates are all
+        invalid is returned as the same object as well.
+        """
+        node = self.node
+        if isinstance(node, ScalarNode):
+            text = str(node.value)
+            try:
+                value = substitute_known(text, names, self.later) if self.later else substitute(text, names)
+            except TemplateError as error:
+                problems.append(error.problem(node.where))
                 return node
-            return replace(node, entries={**node.entries, **changed})
+            return ScalarNode(node.where, value, node.written)
+        changed: dict[Any, Node] = {}
+        for step, pattern in self.inner.items():
+            filled = pattern.fill(names, problems)
+            if filled is not pattern.node:
+                changed[step] = filled
+        if not changed:
+            return node
         if isinstance(node, SequenceNode):
-            items = tuple(walk(item, kept) for item in node.items)
-            same = all(map(operator.is_, items, node.items))
-            return node if same else replace(node, items=items)
-        if _is_plain(node) or not isinstance(node.value, str):
-            return node
-        try:
-            value = substitute_known(node.value, names, kept) if kept else substitute(node.value, names)
-        except TemplateError as error:
-            problems.append(error.problem(node.where))
-            return node
-        return replace(node, value=value)
+            items = tuple([changed.get(index, item) for index, item in enumerate(node.items)])
+            return SequenceNode(node.where, items, node.size, node.height, node.gaps)
+        entries = dict(node.entries)
+        for key, filled in changed.items():
+            entries[key] = KeyedNode(entries[key].name_where, filled)
+        return MappingNode(node.where, entries, node.size, node.height, node.gaps)
 
-    return walk(node, ()), problems
+
+def find_templates(node: Node, later: Mapping[str, Collection[str]], kept: Collection[str] = ()) -> Pattern | None:
+    """Find the templates in the values of a node, but not in its keys. Return None if it has no templates.
+
+    `later` maps keys, at any depth, to the names that the planner substitutes later in the values of these keys. `kept` are these
+    names for the node itself.
+    """
+    if isinstance(node, ScalarNode):
+        return None if _is_plain(node) else Pattern(node, {}, kept)
+    children: Iterable[tuple[str | int, Node, Collection[str]]]
+    if isinstance(node, MappingNode):
+        children = ((key, entry.node, later.get(key, ())) for key, entry in node.entries.items() if not _is_plain(entry.node))
+    else:
+        children = ((index, item, kept) for index, item in enumerate(node.items))
+    inner = {step: pattern for step, child, names in children if (pattern := find_templates(child, later, names)) is not None}
+    return Pattern(node, inner, ()) if inner else None
 
 
 def _is_plain(node: Node) -> bool:
