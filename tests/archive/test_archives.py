@@ -19,7 +19,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import pytest
 import zstandard
@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from epbuild.archive import formats as archives
 from epbuild.archive import zip as zipped
 from epbuild.archive.artifact import Artifact, Copy
-from epbuild.archive.formats import ByteSink, find_compressor, read_listed
+from epbuild.archive.formats import FORMATS, ArchiveName, ByteSink, find_compressor, read_listed
 from epbuild.archive.tar import write_tar
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob
@@ -37,8 +37,8 @@ from epbuild.core.digest import Blob, Write
 from epbuild.core.errors import BuildError, EnvironmentFailure, StepId
 
 MIB = 1 << 20
-Form = Literal["zip", "tar.zst", "deflated"]
-FORMS: tuple[Form, ...] = get_args(Form)
+Form = ArchiveName | Literal["deflated"]
+FORMS: tuple[Form, ...] = (*FORMATS, "deflated")
 MANIFEST = json.dumps({"format": 1, "files": [], "recipe": "tiny-llm"}).encode()
 PACKAGE_MANIFEST = json.dumps({"components": [], "additional_metadata": {"epbuild": {"format": 1, "files": []}}}).encode()
 FILES = {

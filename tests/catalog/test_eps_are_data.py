@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import epbuild
+from epbuild.catalog.catalog import known_eps
 
 PACKAGE = Path(epbuild.__file__).parent
-EP = re.compile(r"qnn|openvino|tensorrt|vitis_?ai|migraphx|core_?ml|web_?gpu|\b\w+ExecutionProvider", re.IGNORECASE)
 CPU = "CPUExecutionProvider"
+NAMES = [re.sub("(?<=[a-z])(?=[A-Z])", "_?", ep.removesuffix("ExecutionProvider")) for ep in known_eps() if ep != CPU]
+"""Patterns of names, such as `Core_?ML`."""
+EP = re.compile("|".join([*NAMES, r"\b\w+ExecutionProvider"]), re.IGNORECASE)
 REASONS = {
     "commands/importing/build.py": "a path of an EP's library, as the configurations of those tools have",
     "commands/importing/olive.py": "what that tool's configurations have",

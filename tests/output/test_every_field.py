@@ -31,6 +31,7 @@ from epbuild.compile import executor
 from epbuild.core.canonical import read_schema
 from epbuild.publish.registry.client import Pushed
 from epbuild.recipe.model import ToolchainSpec
+from epbuild.recipe.outputs import ARCHIVE_FORMS, LAYOUT_FORMS
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.process import Ending
@@ -45,8 +46,12 @@ Edits = Mapping[str, Any]
 
 QNN = {"ep": "QNNExecutionProvider", "provider_options": {"backend_type": "htp", "soc_model": "SM8750"}}
 OPENVINO = "OpenVINOExecutionProvider"
-ARCHIVES = {"folder": "", "zip": ".zip", "tar.zst": ".tar.zst", "oci": ""}
-LAYOUTS: tuple[str, ...] = ("directory", "ort-model-package")
+ARCHIVES: Mapping[str, str] = {"folder": "", **{name: f".{name}" if form.is_file else "" for name, form in ARCHIVE_FORMS.items()}}
+"""Suffixes of outputs, by archive format."""
+PACKAGE = "ort-model-package"
+PAIRS = list(itertools.product(LAYOUT_FORMS, ARCHIVES))
+SAMPLE = list(zip(itertools.cycle(LAYOUT_FORMS), ARCHIVES, strict=False))
+"""Each layout and each archive format at least once."""
 TOLD = {"provenance": True, "sbom": True}
 PLAIN = "plain"
 """Folder of the outputs that do not describe the recipe's files, and so change only with the built files."""
@@ -64,26 +69,23 @@ def base_recipe() -> Document:
         "targets": {"npu": {"toolchain": "qnn", **copy.deepcopy(QNN)}},
         "groups": {"pair": {"models": ["left", "right"], "targets": ["npu"], "expect": {"fallback_nodes": "any"}}},
         "outputs": [
-            *(output(PLAIN, layout, archive) for layout in LAYOUTS for archive in ARCHIVES),
-            *(
-                output("told", layout, archive, include_source="base/${model}.onnx", **TOLD)
-                for layout, archive in zip(itertools.cycle(LAYOUTS), ARCHIVES, strict=False)
-            ),
+            *(output(PLAIN, *pair) for pair in PAIRS),
+            *(output("told", *pair, include_source="base/${model}.onnx", **TOLD) for pair in SAMPLE),
         ],
     }
 
 
-def output(folder: str, layout: str, archive: str, **more: Any) -> Document:
+def output(folder: str, layout: str, archive: str, /, **more: Any) -> Document:
     packed = {} if archive == "folder" else {"archive": archive}
     return {"layout": layout, "path": f"dist/{folder}/{layout}-{archive}{ARCHIVES[archive]}", **packed, **more}
 
 
 OUTPUTS = range(len(base_recipe()["outputs"]))
-PACKAGES = [number for number in OUTPUTS if base_recipe()["outputs"][number]["layout"] == LAYOUTS[1]]
+PACKAGES = [number for number in OUTPUTS if base_recipe()["outputs"][number]["layout"] == PACKAGE]
 IMAGES = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("archive") == "oci"]
 ZIPPED = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("archive") == "zip"]
-FEW = (0, 5, 10, 11)
-"""Indices of a sample of the outputs: each layout and archive format, with and without provenance."""
+FEW = (*(PAIRS.index(pair) for pair in SAMPLE[:2]), *range(len(PAIRS) + 2, len(OUTPUTS)))
+"""Indices of a sample of the outputs: `SAMPLE`, without provenance and with provenance."""
 SQUEEZED = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("archive") == "tar.zst"]
 
 
@@ -449,7 +451,7 @@ CASES: dict[str, Case | str] = {
         given=SHARING,
         counts=False,
     ),
-    "outputs[].layout": Case({"outputs.0.layout": LAYOUTS[1]}),
+    "outputs[].layout": Case({"outputs.0.layout": PACKAGE}),
     "outputs[].path": Case({"outputs.0.path": "dist/plain/elsewhere"}),
     "outputs[].groups[]": Case({"outputs.0.groups": ["pair"]}, given=TWO),
     "outputs[].targets[]": Case({"outputs.0.targets": ["gpu"]}, given=TWO),
