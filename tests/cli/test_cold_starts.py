@@ -56,9 +56,13 @@ def timeless(text: str) -> str:
 
 @pytest.mark.parametrize("line", mark_rest_exhaustive(COMMANDS, SAMPLE))
 def test_cold_and_forked_processes_have_equal_output_and_exit_codes(line: str, tmp_path: Path) -> None:
-    (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
     write_model(tmp_path / "relu.onnx")
-    cold, warm = (warm_start.run(line.split(), tmp_path, environment(tmp_path), timeout=120, cold=cold) for cold in (True, False))
+
+    def run(*, cold: bool) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")  # again, because `add` changes it
+        return warm_start.run(line.split(), tmp_path, environment(tmp_path), timeout=120, cold=cold)
+
+    cold, warm = run(cold=True), run(cold=False)
     seen = [(done.returncode, timeless(done.stdout), timeless(done.stderr)) for done in (cold, warm)]
     assert seen[0] == seen[1]
     assert cold.returncode == COMMANDS[line], cold.stderr
