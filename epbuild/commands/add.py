@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -63,7 +63,7 @@ def add_models(path: Path, places: Sequence[str], sizes: Sequence[str], question
     """
     recipe, broken = _load_recipe(path)
     named, found, left = _find_new_models(recipe, places)
-    kinds = list(dict(_find_kinds(recipe)).values())
+    kinds = list(_find_kinds(recipe).values())
     chosen, unsized = choose_sizes(
         named, found, Sizing(dict(map(parse_size, sizes)), questions), static=any(kind.static for kind in kinds)
     )
@@ -186,19 +186,18 @@ def _locate(place: str, folder: Path) -> str:
     return place if is_address(place) else str((folder / place).resolve())
 
 
-def _find_kinds(recipe: Recipe) -> Iterator[tuple[str, StarterKind]]:
-    """Yield the EPs of the recipe's targets, each in its packaging, as items of `list_starter_kinds()`."""
+def _find_kinds(recipe: Recipe) -> dict[str, StarterKind]:
+    """Return the EPs of the recipe's targets, each in its packaging, as items of `list_starter_kinds()`."""
+    entries = []
     for target in recipe.targets.values():
         toolchain = recipe.toolchains.get(target.toolchain.name)
         packages = {read_requirement(text).distribution for text in toolchain.packages} if toolchain is not None else set()
-        for choice in target.eps:
-            if choice.ep.name in known_eps():
-                entry = find_packaging(choice.ep.name, packages)
-                yield from ((name, kind) for name, kind in list_starter_kinds().items() if kind.entry == entry)
+        entries += [find_packaging(choice.ep.name, packages) for choice in target.eps if choice.ep.name in known_eps()]
+    return {name: kind for entry in entries for name, kind in list_starter_kinds().items() if kind.entry == entry}
 
 
 def _find_only_kind(recipe: Recipe) -> StarterKind:
-    kinds = dict(_find_kinds(recipe))
+    kinds = _find_kinds(recipe)
     if len(kinds) == 1:
         return next(iter(kinds.values()))
     reason = f"the recipe has targets for {' and '.join(kinds)}" if kinds else "the recipe has no target to infer the EP from"

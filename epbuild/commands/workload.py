@@ -113,19 +113,20 @@ def list_workloads_on(offers: Sequence[Offer], request: Request, found: Survey) 
         groups.setdefault(list_needed_labels(action, runners.platforms(action)[0]), []).append(ident)
     loads = []
     for labels, actions in groups.items():
+        [platform] = (label.removeprefix(PLATFORM_LABEL) for label in labels if label.startswith(PLATFORM_LABEL))
         serving = [offer for offer in offers if offer.serves(labels)]
         tried = {label for label in labels if label.startswith((EP_LABEL, REAL_LABEL))}
         loads.append(
             Workload(
-                next(label.removeprefix(PLATFORM_LABEL) for label in labels if label.startswith(PLATFORM_LABEL)),
-                parse_eps(labels),
-                len(actions),
-                sum(seconds[ident] for ident in actions),
-                tuple(sorted(offer.machine for offer in serving)),
-                sum(offer.slots for offer in serving),
-                any(label.startswith(REAL_LABEL) for label in labels),
-                tuple(sorted(offer.machine for offer in serving if not tried <= offer.tried.keys())),
-                tuple(sorted(_find_unfit_machines(tried, offers))),
+                platform=platform,
+                eps=parse_eps(labels),
+                actions=len(actions),
+                seconds=sum(seconds[ident] for ident in actions),
+                machines=tuple(sorted(offer.machine for offer in serving)),
+                slots=sum(offer.slots for offer in serving),
+                real_device=any(label.startswith(REAL_LABEL) for label in labels),
+                untried=tuple(sorted(offer.machine for offer in serving if not tried <= offer.tried.keys())),
+                others=tuple(sorted(_find_unfit_machines(tried, offers))),
             )
         )
     return tuple(sorted(loads, key=lambda load: -load.seconds))

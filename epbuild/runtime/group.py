@@ -141,7 +141,7 @@ def open_group(  # noqa: PLR0913 - these are options of a public function
 
 def _check_arguments(path: object, group: object, target: object, devices: object, configure: object) -> None:
     """Raise OpenError (EPB654) if an argument has the wrong type."""
-    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+    if not _is_path(path):
         raise OpenError("EPB654", f"path must be a string or a path, not {path!r}")
     for name, value in (("group", group), ("target", target)):
         if not isinstance(value, (str, type(None))):
@@ -160,6 +160,10 @@ def _check_arguments(path: object, group: object, target: object, devices: objec
         raise OpenError("EPB654", f"devices must be a list, not {devices!r}")
 
 
+def _is_path(value: object) -> bool:
+    return isinstance(value, (str, os.PathLike)) and isinstance(os.fspath(value), str)
+
+
 def _check_places(custom_ops: object) -> Places:
     """Return the argument `custom_ops`. Raises OpenError (EPB654) if it does not map names to paths."""
     if custom_ops is None:
@@ -167,7 +171,7 @@ def _check_places(custom_ops: object) -> Places:
     if not isinstance(custom_ops, Mapping):
         raise OpenError("EPB654", f"custom_ops must be a mapping from library names to paths, not {custom_ops!r}")
     for name, path in custom_ops.items():
-        if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+        if not _is_path(path):
             raise OpenError("EPB654", f"custom_ops must map {name!r} to a string or a path, not {path!r}")
     return custom_ops
 

@@ -10,10 +10,10 @@ from msgspec.structs import asdict
 
 from epbuild.core.errors import Problem
 from epbuild.core.summary import Summarized, Summary
-from epbuild.plan.measuring import ModelMeasurement, make_measurement_id
+from epbuild.plan.measuring import MeasuredMember, ModelMeasurement, make_measurement_id
 from epbuild.plan.result import ActionResult, CompileResult, MeasurementResult, ModelResult, VerificationResult
 from epbuild.plan.steps import Action, Plan, SessionGroup
-from epbuild.plan.verification import Verification, make_verification_id
+from epbuild.plan.verification import CheckedMember, Verification, make_verification_id
 from epbuild.session.events import Coverage, ModelCovered
 from epbuild.verify.fallback import FallbackNodes
 from epbuild.verify.figures import check_member_figures
@@ -78,8 +78,8 @@ def list_all_models(
                 rows.append(ModelCovered(step, name, target, "failed" if failed else "not built", reason=reason))
                 continue
             model = result.model(member.name)
-            unverified = _find_verify_problems(plan.actions.get(verify), member.name, checked, failures)
-            unmeasured = _find_measure_problems(plan.actions.get(measure), member.name, results.get(measure), failures)
+            unverified = _find_check_problems(plan.actions.get(verify), member.name, checked, failures)
+            unmeasured = _find_check_problems(plan.actions.get(measure), member.name, results.get(measure), failures)
             outcome = _get_outcome(group, model, is_verified=not unverified, is_measured=not unmeasured)
             reason = next((problem.message for problem in (*unverified, *unmeasured)), None)
             if problems and not _stays_partial(outcome, problems):
@@ -118,32 +118,21 @@ def _stays_partial(outcome: Coverage, problems: Sequence[Problem]) -> bool:
     return outcome == "partial" and {problem.code for problem in problems} <= PARTIAL_CODES
 
 
-def _find_verify_problems(
+def _find_check_problems(
     action: Action | None, member: str, result: ActionResult | None, failures: Mapping[str, Sequence[Problem]]
 ) -> Sequence[Problem]:
-    """Return the problems that a model's `verify` step found. Empty if the step passed, was not run, or does not exist."""
-    if not isinstance(action, Verification):
+    """Return the problems of a model's `verify` or `measure` step. Empty if the step passed, was not run, or does not exist."""
+    if not isinstance(action, Verification | ModelMeasurement):
         return ()
-    checked = next((checked for checked in action.members if checked.name == member), None)
-    if checked is None:
-        return ()
-    if isinstance(result, VerificationResult):
-        return tuple(find_number_problems(action, checked, result, fails=True))
+    members = {checked.name: checked for checked in action.members}
+    match members.get(member), action, result:
+        case None, _, _:
+            return ()
+        case CheckedMember() as checked, Verification(), VerificationResult():
+            return tuple(find_number_problems(action, checked, result, fails=True))
+        case MeasuredMember() as measured, ModelMeasurement(), MeasurementResult():
+            return tuple(check_member_figures(action, measured, result))
     return failures.get(action.id, ())  # the failure applies to all models of the group, as none of them is emitted
-
-
-def _find_measure_problems(
-    action: Action | None, member: str, result: ActionResult | None, failures: Mapping[str, Sequence[Problem]]
-) -> Sequence[Problem]:
-    """Return the problems of a model's `measure` step. Empty if the step passed, was not run, or does not exist."""
-    if not isinstance(action, ModelMeasurement):
-        return ()
-    measured = next((measured for measured in action.members if measured.name == member), None)
-    if measured is None:
-        return ()
-    if isinstance(result, MeasurementResult):
-        return tuple(check_member_figures(action, measured, result))
-    return failures.get(action.id, ())  # as with `verify`, the failure applies to all models of the group
 
 
 def _find_accuracy(checked: ActionResult | None, member: str) -> dict[str, float] | None:

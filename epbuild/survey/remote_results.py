@@ -22,6 +22,7 @@ from epbuild.toolchain.identity import TOOLCHAIN
 
 _MAX_WARNINGS = 3
 _CREATED_HERE = "It will be created on this machine."
+_ALL_CREATED_HERE = "They will be created on this machine."
 
 
 class RemoteResults:
@@ -90,8 +91,11 @@ class RemoteResults:
     def toolchains(self, wanted: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
         """Return the toolchain records in the cache, by key. `wanted` maps the keys to look up to toolchain names. Raises Cancelled."""
         found = self._cache.look_up_all(TOOLCHAIN, wanted)
-        for name in dict.fromkeys(wanted[key] for key, record in found.items() if isinstance(record, Unusable)):
-            why = next(str(record) for key, record in found.items() if isinstance(record, Unusable) and wanted[key] == name)
+        reasons: dict[str, str] = {}
+        for key, record in found.items():
+            if isinstance(record, Unusable):
+                reasons.setdefault(wanted[key], str(record))
+        for name, why in reasons.items():
             message = f"the record of the toolchain '{name}' in the remote cache cannot be used: {why}"
             self._warn(Problem("EPB522", message, None, _CREATED_HERE))
         return {key: record.record for key, record in found.items() if isinstance(record, RemoteRecord)}
@@ -111,11 +115,11 @@ class RemoteResults:
             message = (
                 f"the remote cache {self._cache.name} did not answer the requests for {format_count(self._unanswered, 'result')}"
             )
-            self._warn(Problem("EPB521", message, None, "They will be created on this machine."))
+            self._warn(Problem("EPB521", message, None, _ALL_CREATED_HERE))
         more = self._unusable - _MAX_WARNINGS
         if more > 0:
             message = f"{format_count(more, 'more result')} in the remote cache cannot be used"
-            self._warn(Problem("EPB522", message, None, "They will be created on this machine."))
+            self._warn(Problem("EPB522", message, None, _ALL_CREATED_HERE))
 
     def _warn_of_unusable(self, step: str, why: str) -> None:
         with self._lock:

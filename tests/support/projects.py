@@ -17,6 +17,7 @@ from filelock import FileLock
 from epbuild.cache.location import find_toolchain_directory
 from epbuild.survey.snapshot import list_snapshots
 from tests.support import warm_start
+from tests.support.commands import CHANGE_OUTPUT
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 COMMAND_SECONDS = 2700 if sys.platform == "win32" else 540
@@ -65,7 +66,6 @@ outputs:
     path: dist/${recipe.name}/${group}/${target}
 """
 """The recipe `quickstart.yaml` with its defaults and short forms written out, for tests that edit it. It has the same plan and keys."""
-_CHANGE_OUTPUT = {"NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"}
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Project:
 
     def command(self, *arguments: str) -> tuple[list[str], dict[str, str]]:
         environment = {
-            **{name: value for name, value in os.environ.items() if name not in _CHANGE_OUTPUT},
+            **{name: value for name, value in os.environ.items() if name not in CHANGE_OUTPUT},
             "EPBUILD_CACHE_DIR": str(self.cache),
             "EPBUILD_TOOLCHAIN_DIR": str(find_toolchain_directory()),
             **self.environment,

@@ -116,19 +116,17 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
     share = given.share_weights
     if share is None:
         share = questions is not None and asked and not decoders and len(chosen) > 1 and questions.share_weights()
-    remedies = {model.path: find_remedies(model, kind) for model in found}
-    export = next((model.export for model in found), None)
     choices = RecipeChoices(
-        kind,
-        list(chosen),
-        name_targets(targets),
-        share,
-        given.name,
-        chosen,
-        remedies,
-        decoders,
-        find_pipelines(decoders),
-        export,
+        kind=kind,
+        models=list(chosen),
+        targets=name_targets(targets),
+        share_weights=share,
+        name=given.name,
+        sizes=chosen,
+        remedies={model.path: find_remedies(model, kind) for model in found},
+        decoders=decoders,
+        pipelines=find_pipelines(decoders),
+        export=next((model.export for model in found), None),
     )
     choices, refused = _exclude_unplannable(path, choices, sure=set(given.models))
     left += refused

@@ -165,11 +165,6 @@ class _ReportBuilder:
         step, action = status.step, self._plan.actions[status.step.action]
         run, end, result = self._runs.get(step.id), self._ends.get(step.id), self._results.get(step.action)
         group, target = _get_group_and_target(action)
-        seconds = end.seconds if end is not None else None
-        if seconds is None:
-            seconds = (
-                result.measured.seconds if end is not None and result is not None else run.seconds if run is not None else None
-            )
         return ReportedStep(
             id=step.id,
             kind=step.kind,
@@ -181,7 +176,7 @@ class _ReportBuilder:
             remote=status.remote,
             reasons=status.reasons,
             key=status.key,
-            seconds=_round_seconds(seconds),
+            seconds=_round_seconds(_find_seconds(run, end, result)),
             size=end.size if end is not None else None,
             memory=result.measured.peak_memory if result is not None and step.id == step.action else None,
             note=end.note if end is not None else "",
@@ -256,6 +251,15 @@ def _get_group_and_target(action: Action) -> tuple[str | None, str | None]:
         case Emission(parts=[part]):
             return part.group, part.target.name
     return None, None
+
+
+def _find_seconds(run: StepRun | None, end: StepEnd | None, result: ActionResult | None) -> float | None:
+    """Return the duration of the run that built a step's result, or else of the step's run in the last build, or None."""
+    if end is not None and end.seconds is not None:
+        return end.seconds
+    if end is not None and result is not None:
+        return result.measured.seconds
+    return run.seconds if run is not None else None
 
 
 def _report_build(record: BuildRecord) -> ReportedBuild:

@@ -122,19 +122,17 @@ def find_credentials(host: str) -> Credentials | None:
         return credentials
     path = find_docker_config()
     document = _read_config(path)
-    missing: MissingHelperError | None = None
     helper = _find_entry(_get_section(document, "credHelpers"), host) or document.get("credsStore")
-    if helper:
-        try:
-            stored = _run_helper(str(helper), host, path)
-            if stored is not None:
-                return _new_credentials(*stored, f"docker-credential-{helper}")
-        except MissingHelperError as error:
-            missing = error
-    credentials = _read_auths(document, path, host)
-    if credentials is None and missing is not None:
-        raise missing
-    return credentials
+    try:
+        stored = _run_helper(str(helper), host, path) if helper else None
+    except MissingHelperError:
+        credentials = _read_auths(document, path, host)
+        if credentials is None:
+            raise
+        return credentials
+    if stored is not None:
+        return _new_credentials(*stored, f"docker-credential-{helper}")
+    return _read_auths(document, path, host)
 
 
 def _read_environment(host: str) -> Credentials | None:

@@ -108,14 +108,10 @@ class SarifDocument:
                 return {"physicalLocation": {"artifactLocation": self._make_artifact(Path(file)), "region": region}}
             case Path():
                 return {"physicalLocation": {"artifactLocation": self._make_artifact(where)}}
-            case None | Argument():
-                return {"physicalLocation": {"artifactLocation": self._make_artifact(self._recipe)}}
-            case step:
-                logical = {"fullyQualifiedName": _escape_surrogates(step), "kind": "step"}
-                return {
-                    "physicalLocation": {"artifactLocation": self._make_artifact(self._recipe)},
-                    "logicalLocations": [logical],
-                }
+        location: dict[str, Any] = {"physicalLocation": {"artifactLocation": self._make_artifact(self._recipe)}}
+        if isinstance(where, str):
+            location["logicalLocations"] = [{"fullyQualifiedName": _escape_surrogates(where), "kind": "step"}]
+        return location
 
     def _make_artifact(self, path: Path) -> dict[str, str]:
         absolute = path.absolute()
