@@ -12,7 +12,7 @@ from workshop import SCRIPTS, Workshop
 
 OURS = "typer==0.28.0"
 _OTHERS = {"click==8.5.1": "click", "typer==0.26.0": "typer", "typer==0.29.0": "typer"}
-MOST_OVER_CLICK = 0.05
+MAX_OVER_CLICK = 0.05
 """Limit of typer's time beyond click's, in seconds."""
 
 
@@ -25,7 +25,7 @@ def measure(workshop: Workshop, rounds: int) -> Result:
     ours, click, *others = interleave(contenders, rounds)
     return Result(
         "How much time does the command line library add to each command?",
-        (replace(ours, limit=click.median + MOST_OVER_CLICK), click, *others),
+        (replace(ours, limit=click.median + MAX_OVER_CLICK), click, *others),
         "A command with one argument and three options that does nothing, in an environment with only the library. From 0.29 "
         "on, typer imports pydantic if a command has a parameter.",
     )

@@ -45,7 +45,7 @@ _CONSTANTS: Mapping[str, bool | None] = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
 }
-_LONGEST_INTEGER = len(str(-(1 << 63)))
+_MAX_INTEGER_LENGTH = len(str(-(1 << 63)))
 
 
 class ReadText(NamedTuple):
@@ -208,4 +208,4 @@ def _parse_plain_scalar(text: str) -> Scalar | None:
     if number[1]:
         value = float(text)
         return value if math.isfinite(value) else text
-    return int(text) if len(text) <= _LONGEST_INTEGER and -(1 << 63) <= int(text) < 1 << 63 else text
+    return int(text) if len(text) <= _MAX_INTEGER_LENGTH and -(1 << 63) <= int(text) < 1 << 63 else text

@@ -15,8 +15,8 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Hosts that epbuild accesses without TLS, as Docker does."""
 
 _FORM = "Write HOST/REPOSITORY:TAG, such as registry.example/team/models:1.0."
-_LONGEST = 255
-_LONGEST_TAG = 128
+_MAX_LENGTH = 255
+_MAX_TAG_LENGTH = 128
 
 # The parts of a name follow the OCI distribution specification 1.1, "Pulling manifests". The host follows Docker's references.
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -58,7 +58,7 @@ def parse_image_reference(text: str) -> ImageReference:
         raise BadImageReference("an image reference must not contain '://': it is not a URL")
     if "@" in host:
         raise BadImageReference("an image reference must not contain a user name or a password, because the build log shows it")
-    if len(text) > _LONGEST + 1 + _LONGEST_TAG:
+    if len(text) > _MAX_LENGTH + 1 + _MAX_TAG_LENGTH:
         raise BadImageReference(f"{quote_text(text)} is too long for an image reference", "Shorten the reference.")
     if not slash or not ("." in host or ":" in host or host in LOOPBACK):
         hint = f"{_FORM} A host without a dot needs its port: {host}:443." if slash and _HOST.fullmatch(host) else _FORM
@@ -98,7 +98,7 @@ def _check_repository(host: str, repository: str) -> None:
                 else "Use lower-case letters and digits, joined by '.', '_', '__' or '-', and separate the parts with '/'."
             )
             raise BadImageReference(f"invalid repository {quote_text(repository)}", hint)
-    if len(host) + 1 + len(repository) > _LONGEST:
+    if len(host) + 1 + len(repository) > _MAX_LENGTH:
         raise BadImageReference(
-            f"the reference is too long: host and repository have more than {_LONGEST} characters", "Shorten the repository."
+            f"the reference is too long: host and repository have more than {_MAX_LENGTH} characters", "Shorten the repository."
         )
