@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from epbuild.cache.digests import Digests, StatKey
@@ -12,8 +12,8 @@ from epbuild.cache.digests import Digests, StatKey
 class Nothing:
     """Digest cache that is always empty."""
 
-    def get(self, path: str) -> tuple[StatKey, str] | None:
-        return None
+    def get_many(self, paths: Sequence[str]) -> Mapping[str, tuple[StatKey, str]]:
+        return {}
 
     def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
         pass

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
+
+from msgspec import Struct, field
 
 from epbuild.cache.errors import translate_os_errors
 from epbuild.core.digest import LARGE_BYTES, Count, Readable, hash_bytes, hash_stream, ignore_count
@@ -27,6 +30,7 @@ _ATTEMPTS = 3
 _TIMESTAMP_STEP_NS = 2_000_000_000
 
 
+_NO_FILES: Mapping[str, str] = MappingProxyType({})
 AnyPath = TypeVar("AnyPath", str, Path)
 _File = tuple[object, ...]
 """Identity of a file, which may have several names."""
@@ -57,8 +61,8 @@ class StatKey(NamedTuple):
 class StatMemory(Protocol):
     """Store of digests that are remembered between runs, by absolute path. It may forget entries."""
 
-    def get(self, path: str) -> tuple[StatKey, str] | None:
-        """Return the latest entry for `path`, or None if there is no entry."""
+    def get_many(self, paths: Sequence[str]) -> Mapping[str, tuple[StatKey, str]]:
+        """Return the latest entry of each path that has one."""
         ...
 
     def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
@@ -74,6 +78,28 @@ Counting = Callable[[int, str], AbstractContextManager[Count]]
 def uncounted(total: int, files: str) -> Iterator[Count]:
     """Yield a callback that counts nothing."""
     yield ignore_count
+
+
+class UnchangedFiles(Struct, frozen=True):
+    """Files that had the same stat when this run began as at the end of an earlier run. Keys are paths as the plan writes them."""
+
+    stats: Mapping[str, tuple[str, int, int, int, int]] = field(default_factory=dict)
+    """Absolute path, size, mtime, ctime and inode of each file, as in a snapshot."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+
+    def get_key(self, path: str) -> StatKey | None:
+        """Return the stat key of an unchanged file. It is a regular file, not a link."""
+        seen = self.stats.get(path)
+        return StatKey(*seen[1:]) if seen is not None else None
+
+    def without(self, paths: Iterable[str]) -> UnchangedFiles:
+        """Return the unchanged files except `paths`."""
+        left_out = set(paths)
+        return UnchangedFiles({path: seen for path, seen in self.stats.items() if path not in left_out}, self.digests)
+
+
+NONE_UNCHANGED = UnchangedFiles()
+"""No unchanged files, so that the stat of every file is read."""
 
 
 class _FileReading(NamedTuple):
@@ -99,31 +125,35 @@ class Digests:
         """Return the digest of one file, as `of_many` does."""
         return self.of_many([path])[path]
 
-    def of_many(self, paths: Iterable[AnyPath]) -> dict[AnyPath, str]:
-        """Return the hex digest of each file, by path.
+    def of_many(self, paths: Iterable[AnyPath], known: Mapping[str, str] = _NO_FILES) -> dict[AnyPath, str]:
+        """Return the hex digest of each file, by path. `known` has the digests of files that need not be looked up.
 
         A file with several names is read once. Raises one StoreError that covers all unreadable files (EPB504) and all files that change
         during every attempt to read them (EPB505).
         """
-        digests: dict[AnyPath, str] = {}
-        unread: dict[_File, list[AnyPath]] = {}
-        keys: dict[_File, StatKey] = {}
-        problems: list[Problem] = []
         asked = dict.fromkeys(paths)
-        for path in asked:
-            name = os.fspath(path)
+        digests = {path: known[name] for path in asked if (name := os.fspath(path)) in known}
+        problems: list[Problem] = []
+        found: dict[AnyPath, os.stat_result] = {}
+        for path in asked if len(digests) < len(asked) else ():
+            if path in digests:
+                continue
             try:
-                status = _get_status(name)
+                found[path] = _get_status(path)
             except StoreError as error:
                 problems.extend(error.problems)
-                continue
-            key = StatKey.of(name, status)
-            known = self._memory.get(_make_absolute(name))
-            if known is not None and known[0] == key:
-                digests[path] = known[1]
+        names = {path: _make_absolute(path) for path in found}
+        entries = self._memory.get_many(list(names.values())) if names else {}
+        unread: dict[_File, list[AnyPath]] = {}
+        keys: dict[_File, StatKey] = {}
+        for path, status in found.items():
+            key = StatKey.of(path, status)
+            entry = entries.get(names[path])
+            if entry is not None and entry[0] == key:
+                digests[path] = entry[1]
             else:
                 # File systems without inode numbers report 0 for all files.
-                file = (status.st_dev, key) if key.inode else (name,)
+                file = (status.st_dev, key) if key.inode else (names[path],)
                 unread.setdefault(file, []).append(path)
                 keys[file] = key
         if unread:
@@ -170,9 +200,10 @@ class Digests:
         yield
         entries = {}
         with suppress(StoreError):
+            remembered = self._memory.get_many([str(path.absolute()) for path in before])
             for path, key in before.items():
                 after = StatKey.of(path, _get_status(path))
-                known = self._memory.get(str(path.absolute()))
+                known = remembered.get(str(path.absolute()))
                 if known is not None and known[0] == key and after._replace(ctime_ns=key.ctime_ns) == key:
                     entries[str(path.absolute())] = (after, known[1])
             if entries:

@@ -49,7 +49,7 @@ _FILES = "SELECT path, size, mtime_ns, ctime_ns, inode, digest, checksum FROM fi
 _STEPS = "SELECT step, action_key, key_document, result, finished, configuration, recipe, checksum FROM steps"
 _OUTPUTS = "SELECT place, step, action_key, results, files, owners, checksum FROM outputs"
 _NAMES_PER_QUERY = 500
-"""Maximum number of steps or places in one query. SQLite allows at least 999 parameters."""
+"""Maximum number of files, steps or places in one query. SQLite allows at least 999 parameters."""
 _MAX_CONFIGURATIONS = 20
 """Maximum number of configurations per recipe whose steps are kept although they own no output."""
 
@@ -285,19 +285,18 @@ class FileMemory:
     def __init__(self, database: Database, root: Path) -> None:
         self._database = database
         self._root = f"{root}{os.sep}"
-        self._known: dict[str, tuple[StatKey, str]] | None = None
-        """All entries, read at the first look-up, because most runs need most of them. Later entries of other processes are missing."""
 
-    def get(self, path: str) -> tuple[StatKey, str] | None:
-        """Return the latest stat key and digest of the absolute `path`. Raises StoreError."""
-        if self._known is None:
-            self._known = {row[0]: _parse_file(row) for row in self._database.read(_FILES)}
-        return self._known.get(self._make_relative(path))
+    def get_many(self, paths: Iterable[str]) -> dict[str, tuple[StatKey, str]]:
+        """Return the latest stat key and digest of each absolute path that has them. Raises StoreError."""
+        names = {self._make_relative(path): path for path in paths}
+        found = dict[str, tuple[StatKey, str]]()
+        for some, marks in _split_into_chunks(names):
+            rows = self._database.read(f"{_FILES} WHERE path IN ({marks})", some)
+            found.update({names[row[0]]: _parse_file(row) for row in rows if row[0] in names})
+        return found
 
     def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
         """Record the stat key and the digest of each absolute path. Raises StoreError."""
-        if self._known is not None:
-            self._known.update({self._make_relative(path): entry for path, entry in entries.items()})
         self._database.write(
             "INSERT OR REPLACE INTO files (path, size, mtime_ns, ctime_ns, inode, digest, checksum) VALUES (?, ?, ?, ?, ?, ?, ?)",
             # Inode numbers on Windows are up to 128 bits, SQLite's integers 64.

@@ -8,6 +8,7 @@ from pathlib import Path, PureWindowsPath
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from epbuild.cache.digests import NONE_UNCHANGED, UnchangedFiles
 from epbuild.cache.memo import NO_MEMO, Memo
 from epbuild.catalog.catalog import Catalog
 from epbuild.catalog.userfile import BadCatalog
@@ -64,13 +65,15 @@ def make_plan(
     locate: Locate = lambda model: None,
     places: Places = NOWHERE,
     memo: Memo = NO_MEMO,
+    unchanged: UnchangedFiles = NONE_UNCHANGED,
 ) -> Plan:
     """Plan a recipe, or only the steps that match a glob in `selection` and the steps that they need.
 
     `locate` finds the remote models that the planned steps need. `memo` provides cached results for unchanged models.
+    The stats of files in `unchanged` are not read again.
     Raises PlanError with all problems. A glob that matches nothing is reported only if there are no other problems.
     """
-    work = _Work(recipe, memo)
+    work = _Work(recipe, memo, unchanged)
     for group in recipe.groups.values():
         work.add_group(group)
     work.add_gathered()
@@ -114,6 +117,7 @@ class _Work(Struct, dict=True):
 
     recipe: Recipe
     memo: Memo
+    unchanged: UnchangedFiles = NONE_UNCHANGED
     steps: list[Step] = field(default_factory=list)
     groups: dict[str, SessionGroup] = field(default_factory=dict)
     verifications: dict[str, Verification] = field(default_factory=dict)
@@ -416,7 +420,7 @@ class _Work(Struct, dict=True):
             if name not in wanted or model.make is not None:
                 continue
             try:
-                source = find_source(model, self.recipe.directory, locate, self.memo, may_be_compiled=True)
+                source = find_source(model, self.recipe.directory, locate, self.memo, self.unchanged, may_be_compiled=True)
             except PlanError as error:
                 self.problems += error.problems
             else:

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from msgspec import Struct
 
-from epbuild.cache.digests import StatKey
+from epbuild.cache.digests import NONE_UNCHANGED, StatKey, UnchangedFiles
 from epbuild.cache.memo import NO_MEMO, Memo
 from epbuild.core.errors import PlanError, Problem
 from epbuild.core.safepath import (
@@ -73,7 +73,13 @@ Locate = Callable[[ModelSpec], Path | None]
 
 
 def find_source(
-    model: ModelSpec, base: Path, locate: Locate, memo: Memo = NO_MEMO, *, may_be_compiled: bool = False
+    model: ModelSpec,
+    base: Path,
+    locate: Locate,
+    memo: Memo = NO_MEMO,
+    unchanged: UnchangedFiles = NONE_UNCHANGED,
+    *,
+    may_be_compiled: bool = False,
 ) -> SourceModel | None:
     """Find the files of `model`, relative to the recipe's folder `base`. Return None for a remote model that has not been fetched.
 
@@ -84,7 +90,8 @@ def find_source(
     if graph is None:
         return None
     now = time.time_ns()
-    references, header, graph_key = _read_references(model, graph, now, memo)
+    graph_key = unchanged.get_key(str(graph)) or _get_graph_key(model, graph)
+    references, header = _read_references(model, graph, graph_key, now, memo)
     if references.context_sources and (model.is_remote or not may_be_compiled):
         raise PlanError(make_compiled_problem(model))
     folder = _find_data_folder(model, base, graph) if references.external else graph.parent
@@ -93,12 +100,12 @@ def find_source(
     problems: list[Problem] = []
     for location in references.external:
         path = external[location] = folder / location
-        status = _get_direct_status(path, location)
-        if status is None and (problem := _find_location_problem(model, graph, folder, location)) is not None:
+        key = _get_direct_key(path, location, unchanged)
+        if key is None and (problem := _find_location_problem(model, graph, folder, location)) is not None:
             problems.append(problem)
             continue  # a location outside the folder may be on another machine
         try:
-            keys.append(StatKey.of(path, status))
+            keys.append(key or StatKey.of(path))
         except (OSError, ValueError):  # reported as a problem, or removed in this moment
             keys.append(None)
     if problems:
@@ -114,11 +121,8 @@ def make_compiled_problem(model: ModelSpec, hint: str = "") -> Problem:
     return Problem("EPB205", message, model.path_where, f"Use the model that it was compiled from. {hint}".rstrip())
 
 
-def _read_references(model: ModelSpec, graph: Path, now: int, memo: Memo) -> tuple[SourceReferences, ModelHeader | None, StatKey]:
-    """Return the references in a model's graph, the header or None if not read, and the graph's stat before reading.
-
-    `now` is the current time in nanoseconds. Raises PlanError.
-    """
+def _get_graph_key(model: ModelSpec, graph: Path) -> StatKey:
+    """Return the stat of a model's graph. Raises PlanError if the graph is not a file."""
     try:
         seen = os.stat(graph)  # noqa: PTH116 - a recipe has thousands of models
     except (OSError, ValueError):
@@ -126,6 +130,16 @@ def _read_references(model: ModelSpec, graph: Path, now: int, memo: Memo) -> tup
     if seen is None or not stat.S_ISREG(seen.st_mode):
         what = "is not a file" if os.path.exists(graph) else "does not exist"  # noqa: PTH110 - accepts any name
         raise _make_error("EPB201", model, f"the model '{model.name}' {what}: {model.path}", "Paths are relative to the recipe.")
+    return StatKey.of(graph, seen)
+
+
+def _read_references(
+    model: ModelSpec, graph: Path, key: StatKey, now: int, memo: Memo
+) -> tuple[SourceReferences, ModelHeader | None]:
+    """Return the references in a model's graph, and the header or None if not read.
+
+    `key` is the stat of the graph, and `now` the current time in nanoseconds. Raises PlanError.
+    """
     header = None
 
     def read() -> SourceReferences:
@@ -137,10 +151,9 @@ def _read_references(model: ModelSpec, graph: Path, now: int, memo: Memo) -> tup
         sources = tuple(dict.fromkeys(node.source or "" for node in nodes))
         return SourceReferences(sources, locations, tuple(sorted(header.subgraph_data)))
 
-    key = StatKey.of(graph, seen)
     inputs = (str(graph), key) if key.is_settled(now) else None
     references = memo.value("files of a model", inputs, read, SourceReferences)
-    return references, header, key
+    return references, header
 
 
 def _read_header(model: ModelSpec, graph: Path) -> ModelHeader:
@@ -229,15 +242,17 @@ def _find_location_problem(model: ModelSpec, graph: Path, folder: Path, location
     return None
 
 
-def _get_direct_status(path: Path, location: str) -> os.stat_result | None:
+def _get_direct_key(path: Path, location: str, unchanged: UnchangedFiles) -> StatKey | None:
     """Return the stat of a regular file directly in a model's folder, or None. In this common case, no links have to be resolved."""
     if not _DIRECT.fullmatch(location):
         return None
+    if (known := unchanged.get_key(str(path))) is not None:
+        return known
     try:
         status = os.lstat(path)
+        return StatKey.of(path, status) if stat.S_ISREG(status.st_mode) else None
     except (OSError, ValueError):  # an invalid file name
         return None
-    return status if stat.S_ISREG(status.st_mode) else None
 
 
 def _is_beside_link(graph: Path, location: str) -> bool:

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
+from epbuild.cache.digests import NONE_UNCHANGED, UnchangedFiles
 from epbuild.cache.location import find_cache_directory, tag_cache
 from epbuild.cache.memo import NO_MEMO, Memo
 from epbuild.cache.roots import Roots
@@ -65,6 +66,7 @@ def read_plan(
     fetching: NeededModels | None = None,
     environment: Mapping[str, str] | None = None,
     memo: Memo = NO_MEMO,
+    unchanged: UnchangedFiles = NONE_UNCHANGED,
 ) -> tuple[Recipe, Plan]:
     """Return the recipe and its plan. Nothing is written unless a model is fetched.
 
@@ -73,7 +75,7 @@ def read_plan(
     """
     with Workspace.open(get_workspace_folder(request.recipe), create=False) as workspace:
         recipe = read_recipe(request, environment)
-        return recipe, plan_recipe(request, recipe, fetching, workspace, memo)
+        return recipe, plan_recipe(request, recipe, fetching, workspace, memo, unchanged)
 
 
 def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Recipe:
@@ -85,7 +87,14 @@ def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Reci
         raise RecipeError(*error.problems, *check_partial_recipe(error.rest)) from error
 
 
-def plan_recipe(request: Request, recipe: Recipe, fetching: NeededModels | None, workspace: Workspace, memo: Memo) -> Plan:
+def plan_recipe(
+    request: Request,
+    recipe: Recipe,
+    fetching: NeededModels | None,
+    workspace: Workspace,
+    memo: Memo,
+    unchanged: UnchangedFiles,
+) -> Plan:
     """Return the plan of a recipe. Raises the same errors as `read_plan`."""
     remote = RemoteModels(workspace, BlobStore(find_cache_directory()))
     resolve_remote(request, recipe)  # wrong settings fail before anything is fetched
@@ -101,7 +110,7 @@ def plan_recipe(request: Request, recipe: Recipe, fetching: NeededModels | None,
         selection = select_shard(make_plan(recipe, selection, places=request.places, memo=memo), request.shard)
         if not selection:
             return Plan((), {})
-    plan = make_plan(recipe, selection, locate, request.places, memo)
+    plan = make_plan(recipe, selection, locate, request.places, memo, unchanged)
     if not request.emits:
         plan = plan.without_emissions()
     if request.push_only:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from epbuild.actions.types import is_stored
 from epbuild.cache.blobs import BlobStore
+from epbuild.cache.digests import UnchangedFiles
 from epbuild.cache.location import find_cache_directory
 from epbuild.cache.memo import Memo
 from epbuild.cache.state import Configuration
@@ -42,7 +43,14 @@ from epbuild.session.planning import (
 from epbuild.session.provisioning import Provisioning, ProvisionPolicy
 from epbuild.session.request import Request
 from epbuild.session.shared_results import SharedResults
-from epbuild.session.snapshot import collect_ends, estimate_clock, find_last_outputs, list_observed_files
+from epbuild.session.snapshot import (
+    collect_ends,
+    estimate_clock,
+    find_last_outputs,
+    find_unchanged_files,
+    list_observed_files,
+    list_touched_files,
+)
 from epbuild.session.toolchains import PlanToolchains, ToolchainSources
 from epbuild.survey.disk import find_disk_problems
 from epbuild.survey.snapshot import forget, get_memo_path, read_clock
@@ -74,6 +82,8 @@ class Session(Struct, kw_only=True):
     memo: Memo
     begin: float
     """Time when the session was opened, as `time.monotonic` returns it."""
+    unchanged: UnchangedFiles
+    """Files that were unchanged when the session was opened."""
     began: Moment | None
     """Time when the session was opened, as `read_clock` returns it. None if nothing is built, or if there was no workspace yet."""
     refused: list[Problem] | None
@@ -96,7 +106,7 @@ class Session(Struct, kw_only=True):
 
     def survey(self) -> Survey:
         """Return the state of every step, why it is out of date, and the orphans. Raises PlanError and StoreError."""
-        found = self.surveyor.survey(self.plan, self.toolchains.identify(self.plan), self.memo)
+        found = self.surveyor.survey(self.plan, self.toolchains.identify(self.plan), self.memo, self.unchanged)
         full = tuple(find_disk_problems(found.disk, self.surveyor.store.root))
         if self.refused is not None:
             if self.shared.results is not None:
@@ -232,6 +242,7 @@ class Session(Struct, kw_only=True):
             lock="none" if not lock.exists else "doubted" if lock.warnings else "held",
             warnings=found.plan.warnings,
             files=list_observed_files(self.recipe, self.toolchains, lock, found.plan, outputs, self.surveyor),
+            unchanged=self.unchanged.without(list_touched_files(found, outputs)),
             absent=(*self.toolchains.list_absent_files(), *(() if lock.exists else (lock.path,))),
             steps=[status._replace(key=ends[status.step.action].key) for status in found.steps()],
             is_current=all(end.is_current for end in ends.values()),
@@ -260,8 +271,9 @@ def open_session(
     began = read_clock(str(request.recipe)) if builds else None  # reading the clock touches a file in the workspace
     progress = NoProgress() if progress is None else progress  # an empty list of events is falsy
     cancelled = cancelled or threading.Event()
-    memo = Memo.read(get_memo_path(str(request.recipe), request.settings))
-    recipe, plan = read_plan(request, NeededModels(request, progress, cancelled, fetcher) if builds else None, variables, memo)
+    memo, unchanged = Memo.read(get_memo_path(str(request.recipe), request.settings)), find_unchanged_files(request)
+    fetching = NeededModels(request, progress, cancelled, fetcher) if builds else None
+    recipe, plan = read_plan(request, fetching, variables, memo, unchanged)
     lock = hold_lock(recipe, plan, strict=request.locked)
     if builds:
         _report(progress, (*plan.warnings, *lock.warnings))
@@ -287,7 +299,15 @@ def open_session(
             workspace.sweep()
         configuration = Configuration.of(recipe.file, request.settings, variables.seen)
         counting = HashingEvents(progress).counting
-        surveyor = Surveyor(workspace, store, open_action_records(store.root), recipe, configuration, shared.results, counting)
+        surveyor = Surveyor(
+            workspace,
+            store,
+            open_action_records(store.root),
+            recipe,
+            configuration,
+            shared.results,
+            counting,
+        )
         deviations = lock.deviations(plan, found_here, surveyor.digests)
         if builds:
             _report(progress, deviations)
@@ -308,6 +328,7 @@ def open_session(
             cancelled=cancelled,
             variables=variables,
             memo=memo,
+            unchanged=unchanged,
             begin=begin,
             began=began,
             refused=None if builds else refused,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from epbuild.cache.digests import NONE_UNCHANGED, UnchangedFiles
 from epbuild.cache.state import OutputRecord
 from epbuild.core.errors import ProblemRecord
 from epbuild.core.own_files import list_own_files
@@ -19,7 +20,16 @@ from epbuild.recipe.model import Defaults, Recipe
 from epbuild.session.lock import HeldLock
 from epbuild.session.request import Request
 from epbuild.session.toolchains import PlanToolchains
-from epbuild.survey.snapshot import Snapshot, describe_view, read_clock, read_unchanged
+from epbuild.survey.snapshot import (
+    UNREADABLE,
+    Snapshot,
+    describe_identity,
+    describe_view,
+    get_snapshot_path,
+    read,
+    read_clock,
+    read_unchanged,
+)
 from epbuild.survey.status import StepStatus, Survey, Surveyor
 
 if TYPE_CHECKING:
@@ -54,6 +64,28 @@ def read_survey(snapshot: Snapshot) -> Survey:
     ]
     plan = Plan((), {}, tuple(record.problem for record in records), defaults=convert(snapshot.defaults, Defaults))
     return Survey(plan, {}, (), recorded=tuple(statuses))
+
+
+def find_unchanged_files(request: Request) -> UnchangedFiles:
+    """Return the files that are unchanged since the last run of a request. Return no files if that run left no valid snapshot."""
+    recipe = str(request.recipe)
+    place = get_snapshot_path(recipe, request.settings, request.selection)
+    try:
+        snapshot = read(place) if place is not None else None
+        if snapshot is None or snapshot.identity != describe_identity(recipe):
+            return NONE_UNCHANGED
+        unchanged = snapshot.list_unchanged()
+    except UNREADABLE:
+        return NONE_UNCHANGED
+    # A plan writes paths relative to the current folder if the path of the recipe is relative.
+    named = os.path.join(request.recipe.parent, "").removeprefix(os.path.join(os.curdir, ""))  # noqa: PTH118
+    absolute = os.path.join(os.getcwd(), named)  # noqa: PTH109, PTH118
+    stats, digests = {}, {}
+    for seen, digest in unchanged:
+        path = seen[0]
+        name = named + path[len(absolute) :] if path.startswith(absolute) else path
+        stats[name], digests[name] = seen, digest
+    return UnchangedFiles(stats, digests)
 
 
 class ActionEnd(NamedTuple):
@@ -106,18 +138,31 @@ def list_observed_files(
     plan: Plan,
     outputs: Mapping[str, OutputRecord],
     surveyor: Surveyor,
-) -> dict[str | Path, str]:
+) -> dict[str, str]:
     """Return all files and folders that a run read or emitted, with their SHA-256, or an empty string if it is unknown."""
     shared = [*map(Path, list_own_files()), *((lock.path,) if lock.exists else ())]
     shared += (recipe.directory / catalog.name for catalog in recipe.catalogs)
     read = {**dict.fromkeys(shared, ""), **toolchains.watched(), **dict.fromkeys(recipe.names, ""), **recipe.digests}
-    files: dict[str | Path, str] = {**read}
+    files = {str(path): digest for path, digest in read.items()}
     for action in plan.actions.values():
-        files |= {path: surveyor.digests.seen.get(path, "") for path in action.files}
+        files |= {str(path): surveyor.digests.seen.get(path, "") for path in action.files}
         if isinstance(action, Emission) and (output := outputs.get(action.id)) is not None:
-            root = os.path.join(action.root, "")  # noqa: PTH118 - runs for tens of thousands of files
-            files |= {f"{root}{name.replace('/', os.sep)}": str(file["digest"]) for name, file in output.files.items()}
-    return files | dict.fromkeys((*plan.folders, *plan.reports), "")
+            files |= _list_output_files(action, output)
+    return files | dict.fromkeys(map(str, (*plan.folders, *plan.reports)), "")
+
+
+def list_touched_files(found: Survey, outputs: Mapping[str, OutputRecord]) -> Iterator[str]:
+    """Yield the paths of the files whose stats a run may have changed: outputs that it wrote, and inputs that it linked."""
+    for ident in found.todo:
+        yield from map(str, found.plan.actions[ident].files)
+        if ident in outputs:
+            yield from _list_output_files(found.plan.emissions[ident], outputs[ident])
+
+
+def _list_output_files(emission: Emission, output: OutputRecord) -> dict[str, str]:
+    """Return the digest of each emitted file, by path."""
+    root = os.path.join(emission.root, "")  # noqa: PTH118 - runs for tens of thousands of files
+    return {f"{root}{name.replace('/', os.sep)}": str(file["digest"]) for name, file in output.files.items()}
 
 
 def estimate_clock(begin: float, recipe: Path) -> Moment | None:

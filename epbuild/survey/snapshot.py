@@ -54,7 +54,7 @@ _FLAGS = frozenset({"--check", "--locked"})
 # These variables determine the folders of the store, the toolchains and the Python packages with models.
 _PLACES = (*CACHE_VARIABLES, "EPBUILD_TOOLCHAIN_DIR", "PYTHONPATH")
 
-_UNREADABLE = (OSError, ValueError, EOFError, TypeError, LookupError, AttributeError)
+UNREADABLE = (OSError, ValueError, EOFError, TypeError, LookupError, AttributeError)
 """Errors of an unreadable or damaged snapshot."""
 
 
@@ -137,10 +137,16 @@ class Snapshot:
             ):
                 yield number
 
+    def list_unchanged(self) -> list[tuple[Stat, str]]:
+        """Return the stat and the SHA-256 of each file that is certain to be unchanged. Files without a SHA-256 are left out."""
+        doubted = set(self.find_doubted())
+        known = zip(self.files, marshal.loads(self.digests), strict=True)  # noqa: S302
+        return [(seen, digest.hex()) for number, (seen, digest) in enumerate(known) if digest and number not in doubted]
+
     def accept(self, recipe: str) -> int | None:
         """Return the number of doubted files if all have unchanged content, or None at the first file that has changed.
 
-        The stats of touched files are updated. Raises one of `_UNREADABLE`.
+        The stats of touched files are updated. Raises one of `UNREADABLE`.
         """
         left, fresh, count = _MAX_HASHED_BYTES, [], 0
         moment: Moment | None = None
@@ -210,7 +216,7 @@ def read_unchanged(
         if not found.has_same_surroundings(recipe):
             return None
         touched = found.accept(recipe)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     if touched is None:
         return None
@@ -220,7 +226,7 @@ def read_unchanged(
 
 
 def read(place: str) -> Snapshot:
-    """Read the snapshot in a file. Raises one of `_UNREADABLE` if the snapshot is missing or damaged."""
+    """Read the snapshot in a file. Raises one of `UNREADABLE` if the snapshot is missing or damaged."""
     return Snapshot(**marshal.loads(read_own(place)))  # noqa: S302 - as trusted as the program
 
 

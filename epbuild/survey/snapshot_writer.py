@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct, field
 
+from epbuild.cache.digests import UnchangedFiles
 from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Problem, ProblemRecord
 from epbuild.core.host import get_change_time_ns
@@ -46,10 +47,12 @@ class Observations(Struct, frozen=True, kw_only=True):
     lock: str
     """State of the lock, as in `Snapshot.lock`."""
     warnings: Sequence[Problem]
-    files: Mapping[str | Path, str]
+    files: Mapping[str, str]
     """All files and folders with their SHA-256, or an empty string if the digest is unknown."""
     absent: Sequence[Path]
     """Files that did not exist during the survey. If one of these files appears, the result of the survey may change."""
+    unchanged: UnchangedFiles
+    """Files that were unchanged when the run began, and that the run did not touch. Their stats are not read again."""
     steps: Sequence[StepStatus]
     is_current: bool
     """True if all steps are current until a file changes."""
@@ -69,10 +72,12 @@ def write_snapshot(seen: Observations, settings: Sequence[str], selection: Seque
     absent = [os.path.join(here, str(path)) for path in seen.absent]  # noqa: PTH118
     if place is None or identity is None or any(map(os.path.lexists, absent)):
         return
-    digests = {os.path.join(here, str(path)): digest for path, digest in seen.files.items()}  # noqa: PTH118
     files = _Files(recipe, seen.began)
-    for path, digest in digests.items():
-        if not files.add(path, digest):
+    for name, digest in seen.files.items():
+        known = seen.unchanged.stats.get(name)
+        if known is not None and seen.unchanged.digests[name] == digest:
+            files.keep(known, digest)
+        elif not files.add(os.path.join(here, name), digest):  # noqa: PTH118
             return
     steps = [
         (*status.step[:4], status.key, status.outputs, status.on_real_device)  # a plain tuple, as marshal rejects named tuples
@@ -111,6 +116,12 @@ class _Files:
         self._recipe = recipe
         self._began = began
         self._now: Moment | None = None
+
+    def keep(self, seen: Stat, digest: str) -> None:
+        """Add a file with the stat `seen` in the last snapshot."""
+        path = seen[0]
+        self.places.add(path[: path.rindex(os.sep)])
+        self.stats[path], self.digests[path] = seen, bytes.fromhex(digest)
 
     def add(self, path: str, digest: str) -> bool:
         """Add a file. Return False if neither its times nor its digest can show a change."""

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from epbuild.actions.types import get_action_type, is_stored, read_result, reject_reasons
 from epbuild.cache.blobs import BlobSource, BlobStore
-from epbuild.cache.digests import Counting, Digests, uncounted
+from epbuild.cache.digests import NONE_UNCHANGED, Counting, Digests, UnchangedFiles, uncounted
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.memo import NO_MEMO, Memo
 from epbuild.cache.records import ActionRecords
@@ -167,13 +167,17 @@ class Surveyor:
         self._last_outputs: Mapping[str, OutputRecord] = {}
         """Last output at each path, read in bulk when a survey begins."""
 
-    def survey(self, plan: Plan, toolchains: Identities, memo: Memo = NO_MEMO) -> Survey:
+    def survey(
+        self, plan: Plan, toolchains: Identities, memo: Memo = NO_MEMO, unchanged: UnchangedFiles = NONE_UNCHANGED
+    ) -> Survey:
         """Return the status of every action of a plan, using the identities of `toolchains` that are known so far.
 
-        Raises PlanError if a model differs from its pin in the recipe, and StoreError if a file cannot be read.
+        The digests of `unchanged` files are not looked up. Raises PlanError if a model differs from its pin in the recipe, and StoreError
+        if a file cannot be read.
         """
         self._is_first = self.memory.is_empty
-        digests = self.digests.of_many(path for action in plan.actions.values() if is_stored(action) for path in action.files)
+        read = (path for action in plan.actions.values() if is_stored(action) for path in action.files)
+        digests = self.digests.of_many(read, unchanged.digests)
         check_pins(plan, digests)
         self._last_keys = {} if self._is_first else self.memory.read_verified_keys(plan.actions)
         places = (self.outputs.place(emission.path) for emission in plan.emissions.values())
@@ -183,7 +187,7 @@ class Surveyor:
             keyed: list[_Keyed] = []
             for action in wave:
                 if isinstance(action, Emission):
-                    found[action.id] = self._add_kept_files(action, self._get_emission_status(action, found, memo))
+                    found[action.id] = self._add_kept_files(action, self._get_emission_status(action, found, memo, unchanged))
                     continue
                 known = self._compute_key(action, found, toolchains, digests)
                 if isinstance(known, _Keyed):
@@ -337,7 +341,9 @@ class Surveyor:
             return ActionStatus("failed", tuple(problem.message for problem in failure.problems), key, document)
         return ActionStatus("out of date" if before else "new", reasons, key, document)
 
-    def _get_emission_status(self, emission: Emission, found: Mapping[str, ActionStatus], memo: Memo) -> ActionStatus:
+    def _get_emission_status(
+        self, emission: Emission, found: Mapping[str, ActionStatus], memo: Memo, unchanged: UnchangedFiles
+    ) -> ActionStatus:
         made = [made for ident in emission.needs if (made := found[ident].made) is not None]
         if len(made) < len(emission.needs):
             reasons = tuple(f"needs {ident}" for ident in emission.needs if found[ident].made is None)
@@ -350,7 +356,7 @@ class Surveyor:
         place = self.outputs.place(emission.path)
         there = self._last_outputs.get(place)
         if there is not None and there.action_key == key:
-            damage = self.damage(emission.root, there.files)
+            damage = self.damage(emission.root, there.files, unchanged)
             return ActionStatus("restorable" if damage else "current", tuple(damage), key, document)
         before = self._get_previous(emission)
         writer = self.outputs.writer(there) if there is not None else None
@@ -383,12 +389,17 @@ class Surveyor:
         known = {name: str(file["digest"]) for name, file in there.files.items()} if there is not None else {}
         return OwnedFiles.of(self.workspace, self.outputs.place(emission.path), known, self.digests)
 
-    def damage(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    def damage(
+        self, folder: Path, files: Mapping[str, Mapping[str, Any]], unchanged: UnchangedFiles = NONE_UNCHANGED
+    ) -> list[str]:
         """Return a clause for each emitted file that is missing or has changed."""
         sentences = []
         there: dict[str, str] = {}
+        root = os.path.join(folder, "")  # noqa: PTH118 - called for tens of thousands of files
         for name, file in files.items():
-            path = os.path.join(folder, name)  # noqa: PTH118 - called for tens of thousands of files
+            path = f"{root}{name}"
+            if unchanged.digests.get(path) == file["digest"]:
+                continue
             size = _get_size(path)
             if size is None:
                 sentences.append(f"{name} is missing")

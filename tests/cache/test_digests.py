@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,8 @@ class NewMemory:
     def __init__(self) -> None:
         self.entries: dict[str, tuple[StatKey, str]] = {}
 
-    def get(self, path: str) -> tuple[StatKey, str] | None:
-        return self.entries.get(path)
+    def get_many(self, paths: Sequence[str]) -> Mapping[str, tuple[StatKey, str]]:
+        return {path: self.entries[path] for path in paths if path in self.entries}
 
     def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
         self.entries.update(entries)

@@ -99,8 +99,8 @@ def test_state_is_remembered_by_the_next_run(directory: Path) -> None:
         assert second.measurement("step") == Measurement(2.5, 123)
         assert second.measurement("other") == Measurement(1.0)
         assert second.fact("recipe") == "valid"
-        assert second.files.get(inside) == (KEY, "d1")
-        assert second.files.get(outside) == (KEY, "d2")
+        assert second.files.get_many([inside]) == {inside: (KEY, "d1")}
+        assert second.files.get_many([outside]) == {outside: (KEY, "d2")}
 
 
 def test_unrecorded_state_is_unknown(directory: Path) -> None:
@@ -108,7 +108,7 @@ def test_unrecorded_state_is_unknown(directory: Path) -> None:
         assert workspace.memory(MAIN).step("compile:x") is None
         assert workspace.measurement("compile:x") is None
         assert workspace.fact("x") is None
-        assert workspace.files.get("/x") is None
+        assert workspace.files.get_many(["/x"]) == {}
 
 
 def test_workspace_is_empty_until_any_configuration_was_built(directory: Path) -> None:
@@ -132,7 +132,7 @@ def test_moved_checkout_keeps_its_digests(directory: Path, tmp_path: Path) -> No
         workspace.files.put_many({str(directory.parent / "m.onnx"): (KEY, "digest")})
     moved = directory.parent.rename(tmp_path / "moved")
     with Workspace.open(moved / ".epbuild") as workspace:
-        assert workspace.files.get(str(moved / "m.onnx")) == (KEY, "digest")
+        assert workspace.files.get_many([str(moved / "m.onnx")]) == {str(moved / "m.onnx"): (KEY, "digest")}
 
 
 def test_digests_of_real_files_persist_in_the_workspace(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_digests_of_real_files_persist_in_the_workspace(directory: Path, monkeyp
         long_ago = 1_000_000_000
         monkeypatch.setattr("time.time_ns", lambda: long_ago)
         digest = Digests(workspace.files).of(model)
-        assert workspace.files.get(str(model)) == (StatKey.of(model), digest)
+        assert workspace.files.get_many([str(model)]) == {str(model): (StatKey.of(model), digest)}
 
 
 def test_steps_are_recorded_all_or_none(directory: Path) -> None:
@@ -210,7 +210,7 @@ def test_deep_damage_is_repaired_when_it_is_detected(directory: Path) -> None:
     damage_deeply(directory)
     with Workspace.open(directory) as workspace:
         assert not (directory / "state.sqlite.damaged").exists()
-        assert workspace.files.get("/models/1000") is None
+        assert workspace.files.get_many(["/models/1000"]) == {}
         assert (directory / "state.sqlite.damaged").exists()
         workspace.record_fact("name", "text")
         assert workspace.fact("name") == "text"
@@ -224,7 +224,7 @@ def alter(directory: Path, statement: str) -> None:
 
 
 USES: dict[str, Callable[[Workspace], object]] = {
-    "files": lambda workspace: workspace.files.get("/models/1"),
+    "files": lambda workspace: workspace.files.get_many(["/models/1"]).get("/models/1"),
     "steps": lambda workspace: workspace.memory(MAIN).step(STEP.step),
     "measurements": lambda workspace: workspace.measurement(STEP.step),
     "facts": lambda workspace: workspace.fact("name"),
@@ -354,9 +354,9 @@ def test_older_schema_without_a_migration_is_set_aside(directory: Path) -> None:
 def test_second_build_that_detects_damage_keeps_new_records(directory: Path) -> None:
     damage_deeply(directory)
     with Workspace.open(directory) as first, Workspace.open(directory) as second:
-        first.files.get("/models/1000")
+        first.files.get_many(["/models/1000"])
         first.record_fact("name", "learned")
-        second.files.get("/models/1000")
+        second.files.get_many(["/models/1000"])
         assert second.fact("name") == "learned"
         assert first.fact("name") == "learned"
 
@@ -368,13 +368,13 @@ def test_damage_on_windows_is_repaired_after_the_last_build_has_closed_the_file(
     damage_deeply(directory)
     hold_open_files(monkeypatch)
     with Workspace.open(directory) as first, Workspace.open(directory) as second:
-        assert first.files.get("/models/1000") is None
+        assert first.files.get_many(["/models/1000"]) == {}
         first.record_fact("name", "in memory")
         assert first.fact("name") == "in memory"
         [problem] = first.problems()
         assert problem.code == "EPB507"
         assert "state.sqlite is ignored because it is damaged and another program uses it" in problem.message
-        second.files.get("/models/1000")
+        second.files.get_many(["/models/1000"])
         second.record_fact("name", "on disk")
         assert list(second.problems()) == []
     with Workspace.open(directory) as workspace:

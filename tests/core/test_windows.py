@@ -314,7 +314,7 @@ def test_file_rewritten_with_equal_size_and_times_is_read_again(kernel: FakeKern
     kernel.changed[file] = EPOCH_TICKS + 16_000_000_000_000_000
     with Workspace.open(tmp_path / ".epbuild") as workspace:
         before = Digests(workspace.files).of(file)
-        assert workspace.files.get(str(file)) is not None
+        assert workspace.files.get_many([str(file)])
         file.write_bytes(b"two")
         os.utime(file, ns=(old, old))
         assert Digests(workspace.files).of(file) == before  # only the time of change shows it

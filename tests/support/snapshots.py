@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from epbuild.cache.digests import NONE_UNCHANGED
 from epbuild.core.errors import Problem
 from epbuild.plan.steps import Step
 from epbuild.recipe.model import Recipe
@@ -32,8 +33,9 @@ def take_snapshot(
         variables=environment or {},
         lock=lock,
         warnings=warnings,
-        files=dict(files) if isinstance(files, Mapping) else dict.fromkeys(files, ""),
+        files={str(path): files[path] if isinstance(files, Mapping) else "" for path in files},
         absent=absent,
+        unchanged=NONE_UNCHANGED,
         steps=[StepStatus(step, "current", (), "key", ()) for step in STEPS],
         is_current=is_current,
     )

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from epbuild.cache.garbage import discard_all
 from epbuild.cli.app import execute
 from epbuild.recipe.load import load
 from epbuild.session import snapshot
-from epbuild.survey.snapshot import get_snapshot_path, list_snapshots, read_unchanged
+from epbuild.session.session import open_session
+from epbuild.survey.snapshot import get_snapshot_path, list_snapshots, read, read_unchanged
 from tests.support.fake_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, source_model, tamper
 from tests.support.moments import at_each_call
 
@@ -171,6 +173,31 @@ def test_snapshot_answers_without_reading_the_recipe(built: Workshop, capsys: py
     with at_each_call(load, read.append):
         assert execute(["run", "--check"]) == 1
     assert read
+
+
+def test_unchanged_files_are_known_by_the_paths_of_the_plan(built: Workshop) -> None:
+    decode = built.folder / "decode.onnx"
+    for recipe in (Path("epbuild.yaml"), built.folder / "epbuild.yaml", Path("..", built.folder.name, "epbuild.yaml")):
+        request = replace(built.request, recipe=recipe)
+        assert execute(["run", "-j1", str(recipe)]) == 0
+        with open_session(request) as session:
+            read = {str(path) for action in session.plan.actions.values() for path in action.files}
+            assert read < session.unchanged.digests.keys() == session.unchanged.stats.keys()
+        decode.touch()
+        assert snapshot.find_unchanged_files(request).digests.keys() == session.unchanged.digests.keys() - {
+            str(recipe.parent / decode.name)
+        }
+        time.sleep(SETTLED_SECONDS)
+
+
+def test_output_written_by_a_run_is_read_again_for_the_snapshot(built: Workshop) -> None:
+    (built.folder / "classifier.onnx").write_bytes(source_model(7.0))
+    assert execute(["run", "-j1"]) == 0
+    assert read_unchanged("epbuild.yaml") is not None
+    time.sleep(SETTLED_SECONDS)
+    assert execute(["run", "-j1"]) == 0
+    place = Path(str(get_snapshot_path("epbuild.yaml", (), ())))
+    assert list(read(str(place)).find_doubted()) == []
 
 
 @pytest.mark.parametrize("moment", [snapshot.find_last_outputs, snapshot.collect_ends, snapshot.list_observed_files])
