@@ -58,6 +58,10 @@ class ActionType(ABC, Generic[A, R]):
         """Return the action with the results in `needed` as its inputs. The files of these results may be missing from the store."""
         return action
 
+    def fingerprint(self, action: A) -> str | None:
+        """Return a digest of everything in an action that its key document depends on. None if there is no such digest."""
+        return None
+
     @abstractmethod
     def key_document(self, action: A, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
         """Return the document whose digest is the action key.

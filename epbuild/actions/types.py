@@ -118,12 +118,17 @@ class _StoreModels(ActionType[_G, CompileResult]):
         ]
 
     def resolve_inputs(self, action: _G, needed: Sequence[Made], store: BlobStore) -> _G:
+        if not needed:
+            return action
         files = {made.action.id: list_prepared_files(made, store) for made in needed}
         members = (
             _add_member_shapes(member.with_files(files[member.prepared])) if member.prepared in files else member
             for member in action.members
         )
         return replace(action, members=tuple(members))
+
+    def fingerprint(self, action: _G) -> str:
+        return action.fingerprint
 
     def key_document(self, action: _G, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
         return compile_document(action, digests, toolchain)

@@ -118,8 +118,8 @@ class Digests:
     def __init__(self, memory: StatMemory, counting: Counting = uncounted) -> None:
         self._memory = memory
         self._counting = counting
-        self.seen: dict[str | Path, str] = {}
-        """Digest of every file hashed so far, by path. The digest is empty if the file's digest has changed between two calls."""
+        self.seen: dict[str, str] = {}
+        """Digest of every file so far, by path. The digest is empty if the file's digest has changed between two calls."""
 
     def of(self, path: Path) -> str:
         """Return the digest of one file, as `of_many` does."""
@@ -159,7 +159,8 @@ class Digests:
         if unread:
             digests.update(self._read_files(unread, keys, problems))
         for path, digest in digests.items():
-            self.seen[path] = digest if self.seen.get(path, digest) == digest else ""  # empty if the digest has changed
+            name = os.fspath(path)
+            self.seen[name] = digest if self.seen.get(name, digest) == digest else ""  # empty if the digest has changed
         if problems:
             raise StoreError(*problems)
         return {path: digests[path] for path in asked}

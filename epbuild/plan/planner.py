@@ -465,7 +465,7 @@ class _Work(Struct, dict=True):
             self.problems += self._find_predicted_problems(self.groups[ident], found)
             if group.share and all(member.has_files for member in members):
                 if group.group not in sharing:
-                    sharing[group.group] = self._find_sharing_warnings(group, sources)
+                    sharing[group.group] = self._find_sharing_warnings(self.groups[ident], sources)
                 self.warnings += sharing[group.group]
 
         for emission in self.emissions.values():
@@ -544,8 +544,7 @@ def _get_memo_inputs(group: SessionGroup, sources: Mapping[str, SourceModel]) ->
     stats = [(name, source.stats) for name, source in sources.items()]
     if any(files is None for _, files in stats):
         return None
-    settings = [getattr(group, name) for name in group.__struct_fields__ if name != "target"]
-    return settings, group.target.fingerprint, stats
+    return group.fingerprint, stats
 
 
 def _add_files(member: Member, source: SourceModel | None) -> Member:

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.defaults import STATEMENT
+from epbuild.core.digest import hash_values
 from epbuild.core.errors import Position, Problem
 from epbuild.onnxfile.merge.connection import Connection
 from epbuild.plan.custom_ops import CustomOpLibraries
@@ -152,6 +153,12 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
     """Name of the sharing set: its first member. Empty if the recipe's group has only one set."""
     baseline: Baseline | None = None
     """Size in an earlier release. None if the recipe names no release."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of all fields of the session group. It is the same in every process."""
+        fields = [getattr(self, name) for name in self.__struct_fields__ if name != "target"]
+        return hash_values((self.compiled, self.target.fingerprint, fields))
 
     @property
     def weights_file(self) -> str | None:

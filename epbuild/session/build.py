@@ -35,7 +35,7 @@ from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
 from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Cost, Runnable
-from epbuild.plan.key import compute_action_key, describe_differences
+from epbuild.plan.key import describe_differences
 from epbuild.plan.made import Made
 from epbuild.plan.measuring import ModelMeasurement, make_measurement_id
 from epbuild.plan.preparing import Preparation
@@ -335,8 +335,7 @@ class BuildExecutor:
         if status.key is not None and not needed and not self._toolchains.is_refused(planned):
             return KeyedAction(planned, status.key, status.document, needed)
         # This build may have rebuilt needed results, which may differ from the survey's.
-        action, document = self._surveyor.keyed(planned, needed, toolchain)
-        return KeyedAction(action, compute_action_key(document), document, needed)
+        return KeyedAction(*self._surveyor.keyed(planned, needed, toolchain), needed)
 
     def _fetch(self, subject: KeyedAction) -> Origin | None:
         """Fetch the result of an action if only the remote cache has it. Return "remote" if the result was fetched, or else None."""

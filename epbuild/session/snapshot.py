@@ -145,7 +145,7 @@ def list_observed_files(
     read = {**dict.fromkeys(shared, ""), **toolchains.watched(), **dict.fromkeys(recipe.names, ""), **recipe.digests}
     files = {str(path): digest for path, digest in read.items()}
     for action in plan.actions.values():
-        files |= {str(path): surveyor.digests.seen.get(path, "") for path in action.files}
+        files |= {name: surveyor.digests.seen.get(name, "") for name in map(str, action.files)}
         if isinstance(action, Emission) and (output := outputs.get(action.id)) is not None:
             files |= _list_output_files(action, output)
     return files | dict.fromkeys(map(str, (*plan.folders, *plan.reports)), "")

@@ -58,11 +58,13 @@ class OutputPlanner:
         if len(groups) < len(made) or emission.compression_level is not None:
             return None
         recipe = (self._recipe.name, self._recipe.digest if emission.sbom or emission.provenance else "")
-        results = [(item.key, item.result, *_list_fields(item.group)) for item in made]
-        parts = [(*_list_fields(part), conceal_values(part.target.environment)) for part in emission.parts]
+        results = [(item.key, item.result, item.group.fingerprint) for item in made]
+        parts = [
+            (_list_fields(part), part.target.fingerprint, conceal_values(part.target.environment)) for part in emission.parts
+        ]
         own = [getattr(emission, name) for name in emission.__struct_fields__ if name != "parts"]
         return recipe, own, parts, results, list(self._hash_files(emission).items())
 
 
-def _list_fields(value: SessionGroup | Part) -> tuple[list[Any], str]:
-    return [getattr(value, name) for name in value.__struct_fields__ if name != "target"], value.target.fingerprint
+def _list_fields(part: Part) -> list[Any]:
+    return [getattr(part, name) for name in part.__struct_fields__ if name != "target"]

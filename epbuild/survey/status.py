@@ -176,7 +176,7 @@ class Surveyor:
         if a file cannot be read.
         """
         self._is_first = self.memory.is_empty
-        read = (path for action in plan.actions.values() if is_stored(action) for path in action.files)
+        read = (str(path) for action in plan.actions.values() if is_stored(action) for path in action.files)
         digests = self.digests.of_many(read, unchanged.digests)
         check_pins(plan, digests)
         self._last_keys = {} if self._is_first else self.memory.read_verified_keys(plan.actions)
@@ -189,7 +189,7 @@ class Surveyor:
                 if isinstance(action, Emission):
                     found[action.id] = self._add_kept_files(action, self._get_emission_status(action, found, memo, unchanged))
                     continue
-                known = self._compute_key(action, found, toolchains, digests)
+                known = self._compute_key(action, found, toolchains, digests, memo)
                 if isinstance(known, _Keyed):
                     keyed.append(known)
                 else:
@@ -226,21 +226,33 @@ class Surveyor:
         return read_result(action, here) if here is not None else None
 
     def keyed(
-        self, action: Action, needed: Sequence[Made], toolchain: Identified, digests: Mapping[Path, str] = MappingProxyType({})
-    ) -> tuple[Action, dict[str, Any]]:
-        """Return an action with all its files, and its key document. `needed` has the results that the action needs.
+        self,
+        action: Action,
+        needed: Sequence[Made],
+        toolchain: Identified,
+        digests: Mapping[str, str] = MappingProxyType({}),
+        memo: Memo = NO_MEMO,
+    ) -> tuple[Action, str, dict[str, Any]]:
+        """Return an action with all its files, its key, and its key document. `needed` has the results that the action needs.
 
         Needed results are identified by digest, so that the store may lack their blobs. Files in `digests` are not read.
         Raises StoreError if a file cannot be read.
         """
         kind = get_action_type(action)
         action = kind.resolve_inputs(action, needed, self.store)
-        files = action.files
+        identity, blobs = kind.identity(action, toolchain), find_blobs(self.store, needed)
         # Select only the action's own files, because a plan may have ten thousand times as many.
-        known = {path: digests[path] for path in files if path in digests}
-        known |= find_blobs(self.store, needed)
-        known |= self.digests.of_many(path for path in files if path not in known)
-        return action, kind.key_document(action, known, kind.identity(action, toolchain))
+        known = {name: digests[name] for name in map(str, action.files) if name in digests}
+        unknown = [path for path in action.files if str(path) not in known and path not in blobs]
+
+        def compute() -> tuple[str, dict[str, Any]]:
+            found = {path: known[name] for path in action.files if (name := str(path)) in known}
+            document = kind.key_document(action, {**found, **blobs, **self.digests.of_many(unknown)}, identity)
+            return compute_action_key(document), document
+
+        fingerprint = kind.fingerprint(action)
+        inputs = (fingerprint, identity, list(known.values())) if fingerprint and not unknown and not needed else None
+        return action, *memo.value("key", inputs, compute, tuple[str, dict[str, Any]])
 
     def blobs_of(self, made: Sequence[Made]) -> BlobSource:
         """Return a source of the blobs of results: the store, and the remote cache if one is read."""
@@ -262,7 +274,8 @@ class Surveyor:
         action: Action,
         found: Mapping[str, ActionStatus],
         toolchains: Identities,
-        digests: Mapping[Path, str],
+        digests: Mapping[str, str],
+        memo: Memo,
     ) -> _Keyed | ActionStatus:
         """Return an action with its key and its result in the store. If the key is unknown, return the action's status instead."""
 
@@ -278,8 +291,7 @@ class Surveyor:
         toolchain = toolchains[action.id]
         if isinstance(toolchain, str):
             return pending(toolchain)
-        action, document = self.keyed(action, needed, toolchain, digests)
-        key = compute_action_key(document)
+        action, key, document = self.keyed(action, needed, toolchain, digests, memo)
         # A result that was built here counts even if the store has lost it, because its outputs may be in place.
         is_here = self._last_keys.get(action.id) == key or (not self._is_first and self.memory.result(key) is not None)
         return _Keyed(action, key, document, tuple(needed), is_here, self.result(action, key))

@@ -100,5 +100,5 @@ def _resolve(session: Session, name: str) -> SessionGroup:
         if ident not in made:
             raise MissingResultError(found.plan.actions[ident])
     environment = session.provisioning.environment(group)
-    resolved, _ = session.surveyor.keyed(group, [made[ident] for ident in group.needs], environment)
+    resolved, *_ = session.surveyor.keyed(group, [made[ident] for ident in group.needs], environment)
     return cast("SessionGroup", resolved)
