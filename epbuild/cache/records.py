@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec import Raw, Struct, json
 
 from epbuild.cache.drafts import Drafts, touch
 from epbuild.cache.entries import CacheEntry, list_files_below
@@ -27,11 +29,25 @@ RECORD_FORMAT = 2
 """Format number in every record file. It is incremented with every change that prevents older releases from reading new records."""
 
 Shape = Callable[[Mapping[str, Any]], object]
-"""Function that parses a document. It returns a false value for an invalid document."""
+"""Function that returns a false value for an invalid document."""
+
+_T = TypeVar("_T")
 
 _DIGEST = "sha256"
 
 _KEY = re.compile(r"[0-9a-f]{64}")
+
+
+class _Envelope(Struct, frozen=True):
+    """Line of a record file. Only the format and the digest are the same in later formats."""
+
+    format: int
+    sha256: str
+    key: str = ""
+    record: Raw = Raw(b"")
+
+
+_decoder = json.Decoder(_Envelope)
 
 
 class ActionRecords:
@@ -52,23 +68,23 @@ class ActionRecords:
 
         The call counts as a use of the record. Raises StoreError if the record exists but cannot be read.
         """
-        found = self.read(key)
-        return None if found is None else found[0]
+        return self.read(key, self._parse)
 
-    def read(self, key: str) -> tuple[dict[str, Any], Any] | None:
-        """Return the document, as `get` does, and the result of `shape` for the document; None if there is no record."""
-        found = self._read(key)
+    def read(self, key: str, parse: Callable[[Raw], _T | None]) -> _T | None:
+        """Return the result of `parse` for the JSON of the document, as `get` does. `parse` returns None for an invalid document."""
+        found = self._read(key, parse)
         if found is None:
             return None
-        document, meaning, used = found
-        place = self.place(key)
-        if time.time() - used > self._fresh and not touch(place) and not place.exists():
-            return None  # garbage collection has just removed it as unused
-        return document, meaning
+        value, used = found
+        if time.time() - used > self._fresh:
+            place = self.place(key)
+            if not touch(place) and not place.exists():
+                return None  # garbage collection has just removed it as unused
+        return value
 
     def peek(self, key: str) -> dict[str, Any] | None:
         """Return the document, as `get` does, but do not count a use. Raises StoreError, and NewerRecord for a newer epbuild's record."""
-        found = self._read(key, refuse_newer=True)
+        found = self._read(key, self._parse, refuse_newer=True)
         return None if found is None else found[0]
 
     def put(self, key: str, document: Mapping[str, Any]) -> None:
@@ -117,11 +133,12 @@ class ActionRecords:
         with translate_os_errors("clean up {}", self._records):
             self._drafts.sweep()
 
-    def _read(self, key: str, *, refuse_newer: bool = False) -> tuple[dict[str, Any], Any, float] | None:
-        """Return the document, the result of `shape`, and the time of the last use in Unix seconds.
+    def _parse(self, record: Raw) -> dict[str, Any] | None:
+        document = parse_json(bytes(record))
+        return document if isinstance(document, dict) and self._shape(document) else None
 
-        Return None if there is no undamaged record.
-        """
+    def _read(self, key: str, parse: Callable[[Raw], _T | None], *, refuse_newer: bool = False) -> tuple[_T, float] | None:
+        """Return the result of `parse`, and the time of the last use in Unix seconds. Return None if there is no undamaged record."""
         place = self.place(key)
         try:
             with open_raw(place) as file:
@@ -131,19 +148,17 @@ class ActionRecords:
         except OSError:
             with translate_os_errors("read {}", place):
                 raise
-        try:
-            envelope = parse_json(data)
-        except (ValueError, RecursionError):
-            envelope = None
-        match envelope:
-            case {"format": int(found)} if found > RECORD_FORMAT and _is_whole(envelope, data):
+        with suppress(ValueError, RecursionError):  # a damaged record
+            envelope = _decoder.decode(data)
+            if envelope.format > RECORD_FORMAT and _is_whole(envelope, data):
                 # The record is kept, as a newer epbuild can still read it.
                 if refuse_newer:
-                    raise NewerRecord(place, found)
+                    raise NewerRecord(place, envelope.format)
                 return None
-            case {"format": found, "key": written, "record": dict(document)} if (found, written) == (RECORD_FORMAT, key):
-                if _is_whole(envelope, data) and (meaning := self._shape(document)):
-                    return document, meaning, used
+            if (envelope.format, envelope.key) == (RECORD_FORMAT, key) and _is_whole(envelope, data):
+                value = parse(envelope.record)
+                if value is not None:
+                    return value, used
         self.set_aside(key)
         return None
 
@@ -162,10 +177,10 @@ def open_address_records(root: Path) -> ActionRecords:
     return ActionRecords(root / "remote", lambda found: isinstance(found.get("sha256"), str))
 
 
-def _is_whole(envelope: Mapping[str, Any], data: bytes) -> bool:
+def _is_whole(envelope: _Envelope, data: bytes) -> bool:
     """Return whether `data` is undamaged: its SHA-256 matches the digest in the envelope."""
-    digest = envelope.get(_DIGEST)
-    if not isinstance(digest, str) or not _KEY.fullmatch(digest):
+    digest = envelope.sha256
+    if not _KEY.fullmatch(digest):
         return False
     head, _, tail = data.partition(f',"{_DIGEST}":"{digest}"'.encode())
     return tail.endswith(b"}\n") and hash_bytes(head + tail[:-1]) == digest

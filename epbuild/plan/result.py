@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
-from msgspec import UNSET, Struct, UnsetType, ValidationError, field, to_builtins
+from msgspec import UNSET, Raw, Struct, UnsetType, ValidationError, field, json, to_builtins
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.records import ActionRecords
 from epbuild.core.digest import Blob
-from epbuild.core.records import convert
+from epbuild.core.records import convert, prepare_type
 from epbuild.core.safepath import is_anchored, is_outside
 from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.onnxfile.read.weights import WeightBytes
@@ -49,6 +49,7 @@ class ActionResult(Struct, frozen=True):
 
 
 _R = TypeVar("_R", bound=ActionResult)
+_D = TypeVar("_D")
 
 
 class ValueType(Struct, frozen=True, omit_defaults=True):
@@ -307,13 +308,34 @@ class _SourceGraph(Struct, frozen=True):
     graph: str
 
 
-_KINDS: Mapping[str | None, tuple[str, Any, type[ActionResult]]] = {
-    None: ("members", tuple[_Named, ...], CompileResult),
-    "verify": ("members", tuple[_Named, ...], VerificationResult),
-    "measure": ("members", tuple[_Named, ...], MeasurementResult),
-    "prepare": ("source", Mapping[str, _SourceGraph], PreparationResult),
+class _Members(Struct, frozen=True):
+    members: tuple[_Named, ...]
+
+
+class _Sources(Struct, frozen=True):
+    source: Mapping[str, _SourceGraph]
+
+
+class _Record(Struct, Generic[_D, _R], frozen=True):
+    document: _D
+    result: _R
+
+
+class _Kind(Struct, frozen=True):
+    kind: str | None = None
+
+
+class _AnyRecord(Struct, frozen=True):
+    document: _Kind
+
+
+_RECORDS: Mapping[str | None, Any] = {
+    None: _Record[_Members, CompileResult],
+    "verify": _Record[_Members, VerificationResult],
+    "measure": _Record[_Members, MeasurementResult],
+    "prepare": _Record[_Sources, PreparationResult],
 }
-"""Field of the key document to validate, its type, and the type of the result, by the document's `kind` (None for session groups)."""
+"""Types of records, by the `kind` of the key document (None for session groups). They have only the fields that are validated."""
 
 
 def open_action_records(root: Path) -> ActionRecords:
@@ -336,10 +358,10 @@ def find_result(records: ActionRecords, store: BlobStore, key: str, kind: type[_
 
     `records` are the action records of the store. A result of another type than `kind` counts as missing.
     """
-    record = records.read(key)
-    result = record[1] if record is not None and isinstance(record[1], kind) else None
-    is_whole = result is not None and all(store.has(blob.digest, blob.size) for blob in result.artifacts.values())
-    return result if is_whole else None
+    result = records.read(key, _parse_action_record)
+    if not isinstance(result, kind):
+        return None
+    return result if all(store.has(blob.digest, blob.size) for blob in result.artifacts.values()) else None
 
 
 def is_action_record(record: Mapping[str, Any]) -> bool:
@@ -353,19 +375,26 @@ def read_action_record(record: Mapping[str, Any]) -> ActionResult | None:
     A valid result has a model for each member, and all artifacts that the models refer to. The checksum of a record proves that its
     bytes are unchanged. This function checks that this release of epbuild understands the record.
     """
-    document = record.get("document")
-    kind = document.get("kind") if isinstance(document, dict) else None
-    if not isinstance(document, dict) or not isinstance(kind, str | None) or kind not in _KINDS:
-        return None
-    part, part_kind, result_kind = _KINDS[kind]
+    return _read_record(lambda kind: convert(record, kind))
+
+
+def _parse_action_record(record: Raw) -> ActionResult | None:
+    """Return the result that `read_action_record` returns for the JSON of a record."""
+    return _read_record(lambda kind: json.decode(record, type=prepare_type(kind)))
+
+
+def _read_record(read: Callable[[type[Any]], Any]) -> ActionResult | None:
+    """Return the result in a record, or None. `read` converts the record to a type, or raises ValidationError."""
     try:
-        known = convert(document.get(part), part_kind)
-        result = convert(record.get("result"), result_kind)
+        kind = read(_AnyRecord).document.kind
+        found = read(_RECORDS[kind]) if kind in _RECORDS else None
     except ValidationError:
         return None
-    if isinstance(result, CompileResult) and [model.member for model in result.models] != [item.name for item in known]:
+    if found is None:
         return None
-    if isinstance(result, MeasurementResult) and [model.member for model in result.models] != [item.name for item in known]:
+    result: Any = found.result
+    has_models = isinstance(result, CompileResult | MeasurementResult)
+    if has_models and [model.member for model in result.models] != [member.name for member in found.document.members]:
         return None
     diagnostics = get_diagnostics(result)
     is_safe = all(name.startswith(f"{DIAGNOSTICS}/") and not is_outside(name) and not is_anchored(name) for name in diagnostics)
