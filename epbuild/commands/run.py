@@ -18,7 +18,7 @@ from epbuild.session.events import ModelCovered
 from epbuild.session.planning import ModelFetcher
 from epbuild.session.request import Request
 from epbuild.session.session import open_session
-from epbuild.session.snapshot import find_last_outputs, read_last, read_survey
+from epbuild.session.snapshot import read_last, read_survey
 from epbuild.survey.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -91,9 +91,8 @@ def _build(request: Request, recording: Recording, cancelled: threading.Event, f
             found = session.survey()
             recording.expect(found, session.workspace)
             actions = session.build(found)
-            code = session.finish(found, actions)
+            code, outputs = session.finish(found, actions)
             if found.todo and request.is_whole and request.shard is None:
-                outputs = find_last_outputs(found.plan, session.surveyor)
                 recording.totals = sum_up(actions.list_models(), outputs.values(), found.plan, actions.results)
             return code
     except Cancelled as error:

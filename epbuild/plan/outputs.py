@@ -256,7 +256,7 @@ class _Part:
 
     def _add(self, template: Setting, model: str, first: str, what: str) -> None:
         self.models[model] = _expand_path(template, self._make_names(model, first), self._problems)
-        self.take(self.models[model], what, template.where)
+        self._take(self.models[model], what, template.where)
 
     def add_binaries(self, member: str, first: str) -> None:
         where = self._output.context_binary.where
@@ -265,7 +265,7 @@ class _Part:
             binary = self.binaries.get(first, {}).get(entry.ep) or self._expand_binary(entry, first)
             self.binaries.setdefault(member, {})[entry.ep] = binary
             if first == member:
-                self.take(binary, f"the context binary of '{member}' by {entry.ep}", where)
+                self._take(binary, f"the context binary of '{member}' by {entry.ep}", where)
             _check_reach(self.path_of(member), binary, where, self._problems)
 
     def _expand_binary(self, entry: EpEntry, first: str) -> str:
@@ -288,7 +288,7 @@ class _Part:
         name = member.name
         self.base[name] = _expand_path(output.include_source, self._make_names(name, name), self._problems)
         if not LAYOUT_FORMS[output.layout].gathers:  # in a package, the base model has its own folder
-            self.take(self.base[name], f"the base model '{name}'", output.include_source.where)
+            self._take(self.base[name], f"the base model '{name}'", output.include_source.where)
         if member.prepared is not None:
             self.prepared[member.prepared] = None
 
@@ -308,10 +308,15 @@ class _Part:
         return found
 
     def take(self, name: str, what: str, where: Position) -> None:
+        """Take the name of a file whose name does not come from a template, such as an adapter."""
+        if name:
+            self._problems += find_name_problems([name], where, "Choose another name: outputs must work on every platform.")
+            self._take(name, what, where)
+
+    def _take(self, name: str, what: str, where: Position) -> None:
+        """Take a valid name. An empty name was reported as invalid."""
         if not name:
             return
-        # For example, the file of an adapter, or a name that contains a long model name.
-        self._problems += find_name_problems([name], where, "Choose another name: outputs must work on every platform.")
         other = self._taken.setdefault(name.casefold(), what)
         if other != what:
             hint = "Put ${model} into the names of models, and ${first_model} and ${ep.short} into the names of context binaries."

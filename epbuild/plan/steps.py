@@ -194,7 +194,8 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
     def files(self) -> tuple[Path, ...]:
         libraries = (ops.library for ops in self.custom_ops if ops.library is not None)
         members = (path for member in self.members for path in member.files)
-        return tuple(dict.fromkeys((*members, *self.target.files, *libraries)))
+        # Texts are compared, because hashing a path takes longer and a plan may have 20,000 files.
+        return tuple({str(path): path for path in (*members, *self.target.files, *libraries)}.values())
 
     @cached_property
     def needs(self) -> tuple[str, ...]:

@@ -137,8 +137,9 @@ def _find_check_problems(
 
 def _find_accuracy(checked: ActionResult | None, member: str) -> dict[str, float] | None:
     """Return the worst value of each accuracy metric over all outputs of a model, or None if there are no measurements."""
-    figures = checked.figures if isinstance(checked, VerificationResult) else ()
-    return find_worst_figures([asdict(row) for row in figures if row.member == member])
+    if not isinstance(checked, VerificationResult):
+        return None
+    return find_worst_figures([asdict(row) for row in checked.figures if row.member == member])
 
 
 def find_worst_figures(rows: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:

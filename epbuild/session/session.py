@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import UnchangedFiles
 from epbuild.cache.location import find_cache_directory
 from epbuild.cache.memo import Memo
-from epbuild.cache.state import Configuration
+from epbuild.cache.state import Configuration, OutputRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.core.directory import find_interrupted_swaps
 from epbuild.core.errors import EnvironmentFailure, Problem
@@ -158,8 +158,11 @@ class Session(Struct, kw_only=True):
         self.shared.finish(sum(map(is_stored, found.plan.actions.values())))
         return actions
 
-    def finish(self, found: Survey, actions: BuildExecutor) -> int:
-        """Remove orphans, rebuild and compare if requested, and write the snapshot. Return the exit code."""
+    def finish(self, found: Survey, actions: BuildExecutor) -> tuple[int, Mapping[str, OutputRecord]]:
+        """Remove orphans, rebuild and compare if requested, and write the snapshot.
+
+        Return the exit code, and the record of the last output of each emission.
+        """
         from epbuild.session.emitting import remove_orphans
 
         request = self.request
@@ -173,8 +176,9 @@ class Session(Struct, kw_only=True):
             ended = replace(ended, exit_code=max(ended.exit_code, code), seconds=time.monotonic() - self.begin)
         self.progress.report(ended)
         self.memo.write(get_memo_path(str(request.recipe), request.settings), is_whole=request.is_whole)
-        self._write_snapshot(found, actions, ended)
-        return ended.exit_code
+        outputs = find_last_outputs(found.plan, self.surveyor)
+        self._write_snapshot(found, actions, ended, outputs)
+        return ended.exit_code, outputs
 
     def _drive(self, actions: BuildExecutor, found: Survey) -> None:
         request = self.request
@@ -223,7 +227,9 @@ class Session(Struct, kw_only=True):
                 memory=memory,
             )
 
-    def _write_snapshot(self, found: Survey, actions: BuildExecutor, ended: RunFinished) -> None:
+    def _write_snapshot(
+        self, found: Survey, actions: BuildExecutor, ended: RunFinished, outputs: Mapping[str, OutputRecord]
+    ) -> None:
         """Write the snapshot for the fast path of the next run, unless the next run has work in any case."""
         request, lock = self.request, self.lock
         began = self.began or estimate_clock(self.begin, request.recipe)
@@ -233,7 +239,6 @@ class Session(Struct, kw_only=True):
         places = [*(output.path for output in found.plan.emissions.values()), *(orphan.directory for orphan in found.orphans)]
         if self.workspace.has_own_staging() or find_interrupted_swaps(places):
             return  # temporary files are left, for example because another program on Windows uses them; the next run removes them
-        outputs = find_last_outputs(found.plan, self.surveyor)
         ends = collect_ends(found, actions.made, actions.outcomes, outputs, self.surveyor)
         observations = Observations(
             recipe=self.recipe,

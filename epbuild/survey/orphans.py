@@ -142,10 +142,11 @@ class Outputs:
         return bool(owner.recipe) and (self.base / owner.recipe).exists()
 
     def _find_unwanted(self, wanted: Iterable[Path]) -> list[OutputRecord]:
-        mine = self._memory.configuration
-        owned = [output for output in self._workspace.outputs() if mine in output.owners]
-        places = {self.place(directory) for directory in wanted} if owned else set()
-        return [output for output in owned if output.place not in places]
+        mine, owned = self._memory.configuration, self._memory.read_owned_keys()
+        unwanted = owned.keys() - {self.place(directory) for directory in wanted} if owned else ()
+        # Few outputs are unwanted, and only their records are verified.
+        found = self._memory.read_outputs_at(sorted(unwanted)).values()
+        return [output for output in found if mine in output.owners]
 
     def _make_orphan(self, output: OutputRecord) -> Orphan:
         return Orphan(output.step, self.base / output.place, output.files)

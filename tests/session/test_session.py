@@ -32,7 +32,7 @@ def built(workshop: Workshop, request: Request | None = None) -> tuple[int, Even
     with open_session(request or workshop.request, events, builds=True) as session:
         found = session.survey()
         actions = session.build(found)
-        return session.finish(found, actions), events
+        return session.finish(found, actions)[0], events
 
 
 def files(folder: Path) -> set[Path]:
