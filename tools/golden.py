@@ -2,8 +2,8 @@
 
 It builds the recipes that need no hardware, in a project at a fixed place, with an empty store and the toolchains of this machine. FOLDER
 then holds the help of each command, the schemas, the plan with its keys, the key document of each step, the JSON of each command, and the
-SHA-256 of every output, in every layout and archive format. What depends on the moment, such as times, is replaced by a placeholder. What
-depends on a network or another machine is left out: `lock`, `doctor`, `worker`, and remote caches. Compare two checkouts:
+SHA-256 of every output, in every layout and archive format. What depends on the moment, such as times, is replaced by a placeholder. Left
+out is what depends on a network, other machines, or measurements: `lock`, `doctor`, `measure` and `plan --executor`. Compare two checkouts:
 
     python -m tools.golden before        # in the one
     python -m tools.golden after         # in the other
@@ -56,6 +56,7 @@ _TIMES = frozenset(
 )
 _SIZES = frozenset({"bytes_left", "free", "free_bytes", "memory", "peak"})
 _PLACES = frozenset({"host", "machine", "pid", "process", "worker"})
+_SIGNING_KEY = "ed25519-secret:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 _OF_THE_MOMENT = _TIMES | _SIZES | _PLACES
 _TIME = re.compile(r"\b\d+(\.\d+)? (ms|s|min|h)\b")
 
@@ -94,7 +95,7 @@ class Golden:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("EPBUILD_", "GITHUB_", "CI"))}
         cache = Path(os.environ.get("EPBUILD_CACHE_DIR", Path.home() / ".cache" / "epbuild"))
         own = {"EPBUILD_CACHE_DIR": str(PROJECT / "cache"), "EPBUILD_TOOLCHAIN_DIR": str(cache / "toolchains"), "COLUMNS": "80"}
-        self._environment = {**kept, **own, "NO_COLOR": "1"}
+        self._environment = {**kept, **own, "NO_COLOR": "1", "EPBUILD_SIGNING_KEY": _SIGNING_KEY}
 
     def copy_recipes(self) -> None:
         """Begin the project with a copy of all recipes and their models."""
@@ -156,10 +157,22 @@ class Golden:
             self._write_json(f"{name}/verify.json", "verify", path, "--json")
         self._write_json("directory/diff.json", "diff", one, other, "--json")
         self._write_json("binary/wrap.json", "wrap", f"{one}/prefill_qnn.bin", "-o", "wrapped", "--json")
-        self._write_json("devices.json", "devices", "--ep", "qnn", "--json")
+        self._write_json("directory/inspect-file.json", "inspect", f"{one}/prefill_ctx.onnx", "--json")
+        self._write_json("bisect.json", "bisect", "compile:classifier/phone/classifier", "-r", "recipes/minimal.yaml", "--json")
+        source = ROOT / "tests" / "commands" / "imported" / "olive" / "resnet_qnn_fp32_ctx.json"
+        model = "recipes/models/classifier/classifier.onnx"
+        options = ("--model", model, "--target", "SM8750", "-o", "imported.yaml", "--json")
+        self._write_json("import.json", "import", str(source), *options)
+        self._write_json("devices.json", "devices", "recipes/quickstart.yaml", "--json")
+        self._write_json("devices-ep.json", "devices", "--ep", "qnn", "--json")
         self._write_json("version.json", "version", "--json")
         self._write_json("cache-verify.json", "cache", "verify", "--json")
-        for command in ("cache", "gc"):  # records hold times, whose lengths differ
+        remote = _OF_THE_MOMENT | {"received_bytes", "sent_bytes", "size"}  # records hold times, whose lengths differ
+        self._write_json("cache-push.json", "cache", "push", "recipes/cache.yaml", "--json", of_the_moment=remote)
+        self._write_json(
+            "cache-verify-remote.json", "cache", "verify", "recipes/cache.yaml", "--remote", "--json", of_the_moment=remote
+        )
+        for command in ("cache", "gc"):
             self._write_json(f"{command}.json", command, "--json", of_the_moment=_OF_THE_MOMENT | {"bytes", "count"})
 
     def _run(self, *arguments: str) -> str:
