@@ -7,18 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from msgspec import Struct
+
 from epbuild.cache.leases import lease
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.engine.loop import IdleActions
 
 
-class Leases:
+class Leases(Struct, frozen=True):
     """Thread-safe provider of leases for the actions of one build."""
 
-    def __init__(self, progress: Progress, cancelled: threading.Event, idle: IdleActions) -> None:
-        self._progress = progress
-        self._cancelled = cancelled
-        self._idle = idle
+    progress: Progress
+    cancelled: threading.Event
+    idle: IdleActions
 
     @contextmanager
     def hold(self, action: str, step: str, root: Path, key: str) -> Iterator[None]:
@@ -28,12 +29,12 @@ class Leases:
         """
 
         def report_wait() -> None:
-            self._idle.add(action)
-            self._progress.report(StepOutput(step, "waiting for another build that runs this action"))
+            self.idle.add(action)
+            self.progress.report(StepOutput(step, "waiting for another build that runs this action"))
 
         try:
-            with lease(root, key, on_wait=report_wait, cancelled=self._cancelled):
-                self._idle.discard(action)
+            with lease(root, key, on_wait=report_wait, cancelled=self.cancelled):
+                self.idle.discard(action)
                 yield
         finally:
-            self._idle.discard(action)
+            self.idle.discard(action)

@@ -131,7 +131,7 @@ class _CountedBlobs(Struct, frozen=True):
         self.store.copy(digest, write_counted)
 
 
-class OutputWriter:
+class OutputWriter(Struct, frozen=True):
     """Writer of artifacts to the path of an emission. Files are first written to `draft`, an empty folder beside the path.
 
     Artifacts below `work` are moved, and all others are copied. `written` has the files that epbuild wrote to the path before, and records
@@ -139,31 +139,20 @@ class OutputWriter:
     and MissingBlob or DamagedBlob if the store has lost a result.
     """
 
-    def __init__(
-        self,
-        emission: Emission,
-        draft: Path,
-        work: Path,
-        store: BlobSource,
-        written: OwnedFiles,
-        progress: Progress,
-        cancelled: threading.Event,
-    ) -> None:
-        self._emission = emission
-        self._draft = draft
-        self._work = work
-        self._progress = progress
-        self._cancelled = cancelled
-        self._store = store
-        self._digests = written.digests
-        self._written = written
+    emission: Emission
+    draft: Path
+    work: Path
+    store: BlobSource
+    written: OwnedFiles
+    progress: Progress
+    cancelled: threading.Event
 
     def write_folder(self, artifacts: Sequence[Artifact]) -> Files:
         """Write the artifacts to a new folder, which then replaces the output's folder.
 
         An existing file that already has the right content is linked, not copied, so programs that watch the file see no change.
         """
-        tree, place, files = self._draft, self._emission.path, _summarize_files(artifacts)
+        tree, place, files = self.draft, self.emission.path, _summarize_files(artifacts)
         is_there = os.path.lexists(place)  # otherwise, there are no files to keep
 
         def copy(artifact: Artifact) -> None:
@@ -171,38 +160,38 @@ class OutputWriter:
                 self._copy_to(artifact, f"{tree}{os.sep}{artifact.path}")
 
         copy_all(artifacts, copy)
-        self._written.announce(files, self._written.find_accepted(place, place))
+        self.written.announce(files, self.written.find_accepted(place, place))
         kept = (place / item.path for item in artifacts if _is_same(place / item.path, tree / item.path)) if is_there else ()
-        with self._digests.relinking(kept):
-            self._written.kept.update(swap_in(tree, place, self._written, self._emission.id))
+        with self.written.digests.relinking(kept):
+            self.written.kept.update(swap_in(tree, place, self.written, self.emission.id))
         return files
 
     def write_archive(self, form: ArchiveName, artifacts: Sequence[Artifact], tree: OutputTree) -> Files:
         """Pack the artifacts into a new archive, and rename the archive and its provenance statement to their final names."""
         from epbuild.archive.formats import write_archive
 
-        emission, draft = self._emission, self._draft
+        emission, draft = self.emission, self.draft
         path, packed = emission.path, draft / emission.path.name
-        self._refuse_foreign(path, owned=path.name in self._written.list_written(path))
+        self._refuse_foreign(path, owned=path.name in self.written.list_written(path))
         with packed.open("xb") as file:
             made = write_archive(form, artifacts, self.copy, file, level=emission.compression_level, step=StepId(emission.id))
         files: Files = {path.name: {"digest": made.digest, "size": made.size}}
         if emission.statement is not None:
             beside = emission.statement
-            owned = beside.name in self._written.recorded or is_statement_about(beside, path.name)
+            owned = beside.name in self.written.recorded or is_statement_about(beside, path.name)
             self._refuse_foreign(beside, owned=owned)
             data = _render_statement(tree, [Artifact(path.name, "asset", made.size, made.digest), *artifacts]).data
             (draft / beside.name).write_bytes(data)
             files[beside.name] = {"digest": hash_bytes(data), "size": len(data)}
-        unrecorded = files.keys() - self._written.recorded.keys()
-        self._written.announce(files, {name: path.with_name(name) for name in unrecorded})
-        as_written = self._written.list_unchanged_in_archive(path)
+        unrecorded = files.keys() - self.written.recorded.keys()
+        self.written.announce(files, {name: path.with_name(name) for name in unrecorded})
+        as_written = self.written.list_unchanged_in_archive(path)
         with _restored_on_failure(emission.statement):
             for name in reversed(files):  # the archive comes last, so that its statement exists before it does
                 target = path.with_name(name)
-                if self._written.digest(target, name) != files[name]["digest"]:
-                    if name in self._written.recorded and name not in as_written and os.path.lexists(target):
-                        self._written.kept[name] = _save(target).name
+                if self.written.digest(target, name) != files[name]["digest"]:
+                    if name in self.written.recorded and name not in as_written and os.path.lexists(target):
+                        self.written.kept[name] = _save(target).name
                     sync_file(draft / name)
                     rename(draft / name, target)
         sync_directory(path.parent)
@@ -213,7 +202,7 @@ class OutputWriter:
         """Write an OCI image of the artifacts, and push it if the emission names a registry. Raises errors of `push`."""
         from epbuild.archive.oci import build_image
 
-        emission = self._emission
+        emission = self.emission
         made = build_image(self._compress_layers(artifacts), build_image_annotations(emission), tag=get_image_tag(emission))
         generated = [Artifact.generated(document.path, "asset", document.data) for document in made.documents]
         files = [*made.blobs, *generated]
@@ -229,11 +218,11 @@ class OutputWriter:
     def _push(self, image: Image, reference: ImageReference) -> None:
         from epbuild.publish.registry.client import push
 
-        step = self._emission.id
-        counting = partial(count_step_bytes, self._progress, step, f"pushing to {reference.host}")
-        pushed = push(image, reference, self.copy, counting, step=StepId(step), cancelled=self._cancelled)
+        step = self.emission.id
+        counting = partial(count_step_bytes, self.progress, step, f"pushing to {reference.host}")
+        pushed = push(image, reference, self.copy, counting, step=StepId(step), cancelled=self.cancelled)
         text = f"pushed {reference} ({pushed.digest}): {pushed.sent} blobs sent, {pushed.there} already present"
-        self._progress.report(StepOutput(step, text))
+        self.progress.report(StepOutput(step, text))
 
     def copy(self, artifact: Artifact, write: Write) -> None:
         """Pass the bytes of an artifact to `write`, piece by piece, and verify their digest."""
@@ -241,7 +230,7 @@ class OutputWriter:
             write(memoryview(artifact.data))
             return
         if artifact.file is None:
-            self._store.copy(artifact.sha256, write)
+            self.store.copy(artifact.sha256, write)
             return
         hasher = Hasher()
         with open_raw(artifact.file) as file:
@@ -250,12 +239,12 @@ class OutputWriter:
 
     def _compress_layers(self, artifacts: Sequence[Artifact]) -> list[Artifact | Compressed]:
         """Return the layers of an image, compressed if the emission has a compression level."""
-        level = self._emission.compression_level
+        level = self.emission.compression_level
         if level is None:
             return list(artifacts)
         from epbuild.archive.zstd import compress, is_compressed
 
-        folder, step = self._work / "compressed", StepId(self._emission.id)
+        folder, step = self.work / "compressed", StepId(self.emission.id)
         return [
             compress(artifact, self.copy, level, folder, step) if is_compressed(artifact.role) else artifact
             for artifact in artifacts
@@ -266,11 +255,11 @@ class OutputWriter:
             write_new(place, artifact.data)
             return
         if artifact.file is None:
-            self._store.materialize(artifact.sha256, place)
+            self.store.materialize(artifact.sha256, place)
             return
         path = Path(place)
         path.parent.mkdir(parents=True, exist_ok=True)
-        if artifact.file.is_relative_to(self._work):
+        if artifact.file.is_relative_to(self.work):
             rename(artifact.file, path)  # the file was written for this output
         else:
             hasher = Hasher()
@@ -280,37 +269,37 @@ class OutputWriter:
 
     def _check(self, artifact: Artifact, digest: str | None) -> None:
         if digest != artifact.sha256:
-            raise make_changed_error(artifact.path, StepId(self._emission.id))
+            raise make_changed_error(artifact.path, StepId(self.emission.id))
 
     def _keep(self, artifact: Artifact, path: Path, existing: Path) -> bool:
         """Create `path` as a link to the file `existing` if that file has the artifact's content. Return whether the link was created."""
-        if self._written.digest(existing, artifact.path) != artifact.sha256:
+        if self.written.digest(existing, artifact.path) != artifact.sha256:
             return False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with self._digests.relinking([existing]):
+            with self.written.digests.relinking([existing]):
                 os.link(existing, path)
         except (OSError, StoreError):
             return False
-        self._written.note_link(existing, artifact.path)
+        self.written.note_link(existing, artifact.path)
         return True
 
     def _remove_sidecars(self, archive: Path, files: Files, as_written: Collection[str]) -> None:
         """Remove unchanged files that an earlier build wrote beside the archive, if this build does not write them."""
-        if archive.name not in self._written.recorded:
+        if archive.name not in self.written.recorded:
             return
-        for name in self._written.recorded.keys() - files.keys():
+        for name in self.written.recorded.keys() - files.keys():
             left = archive.with_name(name)
             if name in as_written:
                 left.unlink()
             elif os.path.lexists(left):
-                self._written.kept[name] = name
+                self.written.kept[name] = name
 
     def _refuse_foreign(self, path: Path, *, owned: bool) -> None:
         """Raise BuildError if `path` is a folder, pipe, socket or device, or if it is any other file and `owned` is false."""
         if path.is_dir() or (os.path.lexists(path) and (not owned or is_special(path))):
             message = f"the output {path.name} already exists and was not created by epbuild"
-            raise BuildError(Problem("EPB423", message, StepId(self._emission.id), "Move it away, or change the output's path."))
+            raise BuildError(Problem("EPB423", message, StepId(self.emission.id), "Move it away, or change the output's path."))
 
 
 def copy_all(artifacts: Iterable[Artifact], copy: Callable[[Artifact], None]) -> None:

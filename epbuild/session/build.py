@@ -47,9 +47,8 @@ from epbuild.recipe.model import Recipe
 from epbuild.session.coverage import find_covered_models, list_all_models
 from epbuild.session.emitting import Emitter
 from epbuild.session.events import ModelCovered
-from epbuild.session.execution import Executions, KeyedAction
+from epbuild.session.execution import ActionRunner, Executions, KeyedAction, MissingResultError, NewResult
 from epbuild.session.provisioning import Provisioning, get_toolchain_name
-from epbuild.session.runner import ActionRunner, MissingResultError, NewResult
 from epbuild.session.shared_results import SharedResults
 from epbuild.survey.costs import estimate_cost, get_cost_name
 from epbuild.survey.status import Survey, Surveyor
@@ -94,22 +93,18 @@ class BuildExecutor:
         steps: dict[str, list[str]] = {}
         for step in found.plan.steps:
             steps.setdefault(step.action, []).append(step.id)
-        self._made: dict[str, Made] = {}
+        self.made: dict[str, Made] = {}
+        """Actions with a known result, by id."""
         self._remaking = (
             threading.RLock()
         )  # one rebuild of a lost result at a time, as the scheduler does not count the memory of rebuilds
-        self._results: dict[str, ActionResult] = {}
-        """All known results, including those that do not meet expectations."""
+        self.results: dict[str, ActionResult] = {}
+        """All known results, by action, even if they do not meet expectations."""
         self._failures: dict[str, Sequence[Problem]] = {}
         self._begun: dict[str, float] = {}
         """Time when the work on each action began, as `time.monotonic` returns it."""
         self._ledger = Ledger(steps, progress, find_definitions(found.plan, surveyor.recipe))
         self.emitter = Emitter(found, surveyor, self, progress, self._ledger)
-
-    @property
-    def made(self) -> Mapping[str, Made]:
-        """Actions with a known result, by id."""
-        return self._made
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:
@@ -123,8 +118,8 @@ class BuildExecutor:
         for ident, status in self._found.actions.items():
             if status.made is None or ident in self._todo:
                 continue
-            self._made[ident] = status.made
-            self._results[ident] = status.made.result
+            self.made[ident] = status.made
+            self.results[ident] = status.made.result
             if recorded.get(ident) != status.made.key:  # found in the store, or built here by another configuration
                 known.append(StepRecord(ident, status.made.key, status.document, msgspec.to_builtins(status.made.result)))
             self._write_diagnostics(ident, status.made.result)
@@ -215,18 +210,13 @@ class BuildExecutor:
     def finished(self, seconds: float, *, every_model: bool) -> RunFinished:
         """Report the coverage of new models (of all models if `every_model` is true) and the bytes saved by sharing. Return the totals."""
         new = {ident for ident, group in self._plan.session_groups.items() if every_model or self._is_new(group)}
-        for event in (*find_covered_models(self._plan, self._results, self._failures, new), *self._find_savings()):
+        for event in (*find_covered_models(self._plan, self.results, self._failures, new), *self._find_savings()):
             self._progress.report(event)
         return self._ledger.finished(seconds)
 
-    @property
-    def results(self) -> Mapping[str, ActionResult]:
-        """All known results, by action, even if they do not meet expectations."""
-        return self._results
-
     def list_models(self) -> list[ModelCovered]:
         """Return the coverage of all models, including models that were not built."""
-        return list_all_models(self._plan, self._results, self._failures)
+        return list_all_models(self._plan, self.results, self._failures)
 
     def _is_new(self, group: SessionGroup) -> bool:
         """Return whether this build compiled a session group, restored it, verified it, or measured it."""
@@ -237,7 +227,7 @@ class BuildExecutor:
     def _find_savings(self) -> Iterator[SharingSaved]:
         emitted = [emission for emission in self._plan.emissions.values() if self._ledger.outcomes.get(emission.id) == "emitted"]
         published = {ident for emission in emitted for ident in emission.session_groups}
-        for ident, made in ((ident, self._made[ident]) for ident in self._plan.session_groups if ident in self._made):
+        for ident, made in ((ident, self.made[ident]) for ident in self._plan.session_groups if ident in self.made):
             if ident in published or self._ledger.outcomes.get(made.group.steps[-1]) in ("built", "restored"):
                 saved = compute_savings(made.group, made.compiled)
                 if saved is not None:
@@ -267,7 +257,7 @@ class BuildExecutor:
             machine, is_finished = None, False
             if result is None:
                 result, outcome, machine = self._run(subject)
-            self._results[action.id] = result
+            self.results[action.id] = result
             self._check_expectations(action, result)  # a result that fails here need not be finished
             for more in self._runner.finish(subject, result, self.executions):
                 result, is_finished = more, True
@@ -283,7 +273,7 @@ class BuildExecutor:
         if outcome == "built":
             measured = Measurement(seconds if machine is None else result.measured.seconds, result.measured.peak_memory)
             self._workspace.record_measurement(get_cost_name(action.id, self._memory), measured)
-        self._made[action.id] = Made(action, key, subject.document, result, tuple(subject.needed))
+        self.made[action.id] = Made(action, key, subject.document, result, tuple(subject.needed))
         self._write_diagnostics(action.id, result)
         self._end_steps(action, NewResult(result, outcome, machine), seconds, origin if outcome == "restored" else None)
 
@@ -331,7 +321,7 @@ class BuildExecutor:
         status, toolchain = self._found.actions[planned.id], self._toolchains.known.of(planned)
         if toolchain is None:
             toolchain = self._toolchains.environment(planned)
-        needed = tuple(self._made[ident] for ident in planned.needs)
+        needed = tuple(self.made[ident] for ident in planned.needs)
         if status.key is not None and not needed and not self._toolchains.is_refused(planned):
             return KeyedAction(planned, status.key, status.document, needed)
         # This build may have rebuilt needed results, which may differ from the survey's.

@@ -127,7 +127,7 @@ class Session(Struct, kw_only=True):
         Raises EnvironmentFailure if a step cannot run on this machine, and KeyboardInterrupt.
         """
         from epbuild.session.build import BuildExecutor  # `plan` and `explain` never load the compiler and the publisher
-        from epbuild.session.runner import ActionRunner
+        from epbuild.session.execution import ActionRunner
 
         request, todo = self.request, found.todo
         must_run = [found.plan.actions[ident] for ident in todo if not found.actions[ident].remote]

@@ -15,7 +15,7 @@ from epbuild.core.errors import BuildError, Cancelled, VerifyError
 from epbuild.engine.events import EventList, StepFailed, StepFinished
 from epbuild.session.build import BuildExecutor
 from epbuild.session.events import ModelCovered
-from epbuild.session.runner import ActionRunner, MissingResultError
+from epbuild.session.execution import ActionRunner, MissingResultError
 from epbuild.session.session import Session, open_session
 from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop

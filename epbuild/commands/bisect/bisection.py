@@ -21,9 +21,9 @@ from epbuild.plan.member import Member
 from epbuild.plan.steps import Plan, SessionGroup
 from epbuild.plan.verification import CheckedMember, Verification, make_verification_id
 from epbuild.session.events import note_lines
+from epbuild.session.execution import MissingResultError
 from epbuild.session.planning import read_plan
 from epbuild.session.request import Request
-from epbuild.session.runner import MissingResultError
 from epbuild.session.session import Session, open_session
 from epbuild.verify.fallback import FallbackNodes
 
