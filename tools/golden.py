@@ -52,7 +52,7 @@ outputs:
 """
 """Recipe with every layout in every archive format."""
 _TIMES = frozenset(
-    {"began", "built", "done", "ended", "finished", "made_at", "seconds", "seconds_left", "started", "time", "took"}
+    {"began", "built", "done", "ended", "finished", "made_at", "seconds", "seconds_left", "started", "time", "took", "work"}
 )
 _SIZES = frozenset({"bytes_left", "free", "free_bytes", "memory", "peak"})
 _PLACES = frozenset({"host", "machine", "pid", "process", "worker"})

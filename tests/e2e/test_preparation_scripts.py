@@ -430,7 +430,7 @@ def test_the_tested_packages_satisfy_the_catalog() -> None:
 
 
 def test_dequantized_models_compute_with_the_dequantized_weights(bench: Bench) -> None:
-    program = Path(__file__).parents[1] / "support" / "dequantized_models.py"
+    program = Path(__file__).with_name("dequantized_models.py")
     command = [str(item) for item in (bench.python, "-I", program, SCRIPTS / "dequantize.py", bench.folder)]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert len(found) == 18

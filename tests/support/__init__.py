@@ -26,7 +26,6 @@ Builds without an EP:
 Files and records:
     compiled_models: sound and damaged EPContext models
     decoders: a small decoder with a key-value cache
-    dequantized_models: a program that compares dequantized models with their float models
     hostile_artifacts: open thousands of damaged artifacts in one process
     build_records: the record of a build that did nothing
     sample_reports: small, large and hostile reports
