@@ -39,7 +39,7 @@ from epbuild.toolchain.lock import Lock, LockChange, LockedEnvironment, LockedMo
 from epbuild.toolchain.lock_file import render, salvage
 from epbuild.toolchain.platforms import PLATFORMS, get_own_platform
 from epbuild.toolchain.pylock import format_pylock, get_pylock_name
-from epbuild.toolchain.resolve import Python, list_requirements, parse_named_python, read_installed
+from epbuild.toolchain.resolve import Python, list_requirements, lock_installed_packages, parse_named_python
 
 _CATALOG_PROBLEMS = ("EPB210", "EPB217")
 
@@ -271,7 +271,7 @@ class _LockBuilder:
             return platforms
         self.progress.report(ToolchainStarted(toolchain.name, "reading the environment"))
         environment = self.toolchains.prepare(toolchain, self.recipe.directory, list_toolchain_eps(self.recipe, toolchain))
-        return {**platforms, self.here: read_installed(environment)}
+        return {**platforms, self.here: lock_installed_packages(environment)}
 
     # -- Models --------------------------------------------------------------------------------------------------------
 

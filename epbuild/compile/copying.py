@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from epbuild.compile.failure import make_size_error, make_staging_error
+from epbuild.compile.failure import make_staging_error, translate_size_errors
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import StepId
 from epbuild.core.safepath import resolve_links
@@ -13,7 +13,6 @@ from epbuild.onnxfile.edit.fix_sizes import fix_sizes
 from epbuild.onnxfile.read.epcontext import read_compatibility
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.sizes import Shape
-from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.member import Member
 from epbuild.plan.result import CompileResult, ContextNode, Measurements, ModelResult
 from epbuild.plan.shapes import resolve_header
@@ -65,13 +64,11 @@ def stage_copy(group: SessionGroup, execution: Execution) -> dict[str, Path]:
     graph = execution.staging / _FOLDER / _get_file_name(group)
     try:
         graph.parent.mkdir()
-        sizes = _find_new_shapes(member)
-        if sizes:
-            fix_sizes(member.graph, graph, sizes)
-        else:
-            copy_file(resolve_links(member.graph), graph)
-    except MalformedModel as error:
-        raise make_size_error(member.name, error, StepId(group.id)) from error
+        with translate_size_errors(member.name, StepId(group.id)):
+            if sizes := _find_new_shapes(member):
+                fix_sizes(member.graph, graph, sizes)
+            else:
+                copy_file(resolve_links(member.graph), graph)
     except OSError as error:
         raise make_staging_error(group, error) from error
     return {graph.name: graph, **member.external}

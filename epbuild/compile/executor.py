@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from epbuild.compile.failure import make_compile_error, make_size_error, make_staging_error
+from epbuild.compile.failure import make_compile_error, make_staging_error, translate_size_errors
 from epbuild.compile.max_sizes import raise_max_sizes
 from epbuild.compile.node_log import MARK, VERBOSE, NodeLog
 from epbuild.compile.node_names import check_known_nodes, prefix_nodes
@@ -278,14 +278,11 @@ def _stage(group: SessionGroup, document: Mapping[str, Any], execution: Executio
 def _fix_input_sizes(group: SessionGroup, staging: Path) -> None:
     """For each member whose input sizes the recipe sets, write a graph with these sizes to the staging directory."""
     for member in group.members:
-        if not member.inputs:
-            continue
-        graph = staging / _get_sized_path(group, member)
-        graph.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            fix_sizes(member.graph, graph, member.inputs)
-        except MalformedModel as error:
-            raise make_size_error(member.name, error, StepId(group.id)) from error
+        if member.inputs:
+            graph = staging / _get_sized_path(group, member)
+            graph.parent.mkdir(parents=True, exist_ok=True)
+            with translate_size_errors(member.name, StepId(group.id)):
+                fix_sizes(member.graph, graph, member.inputs)
 
 
 def _get_sized_path(group: SessionGroup, member: Member) -> str:

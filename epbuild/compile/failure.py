@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from epbuild.catalog.facts import Limitation
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.core.units import format_count
+from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.known_patterns import count_patterns
 from epbuild.plan.member import Member
 from epbuild.plan.result import FallbackNode
@@ -31,10 +33,14 @@ def make_staging_error(group: SessionGroup, error: OSError) -> EnvironmentFailur
     return EnvironmentFailure(Problem("EPB412", message, StepId(group.id), hint))
 
 
-def make_size_error(model: str, error: Exception, step: StepId) -> BuildError:
-    """Return the error for a model that could not be written with the recipe's input sizes."""
-    message = f"the input sizes of the model '{model}' cannot be set: {error}"
-    return BuildError(Problem("EPB265", message, step, "Export the model again."))
+@contextmanager
+def translate_size_errors(model: str, step: StepId) -> Iterator[None]:
+    """Raise BuildError (EPB265) if a model cannot be written with the recipe's input sizes."""
+    try:
+        yield
+    except MalformedModel as error:
+        message = f"the input sizes of the model '{model}' cannot be set: {error}"
+        raise BuildError(Problem("EPB265", message, step, "Export the model again.")) from error
 
 
 def make_compile_error(

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from epbuild.compile.failure import make_size_error
-from epbuild.compile.program import REQUEST_FORMAT, Program, find_program, quote_output, run_program
+from epbuild.compile.failure import translate_size_errors
+from epbuild.compile.program import REQUEST_FORMAT, Program, find_program, quote_output, run_program, translate_staging_errors
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
 from epbuild.core.safepath import BadReference, check_reference, is_inside, resolve_links
@@ -105,7 +105,7 @@ def _stage(preparation: Preparation, execution: Execution) -> None:
     """Copy all files that the preparation reads, so that it never writes to a user's file."""
     staging = execution.staging
     files = {**({} if preparation.is_make else _list_source_files(preparation)), **preparation.staged}
-    try:
+    with translate_staging_errors(_describe_program(preparation), "the preparation"):
         (staging / "out").mkdir()
         for parent in {(staging / name).parent for name in files}:
             parent.mkdir(parents=True, exist_ok=True)
@@ -115,19 +115,13 @@ def _stage(preparation: Preparation, execution: Execution) -> None:
                 if staged.exists():
                     continue  # the same file under two spellings of its name
                 if name == preparation.input and preparation.inputs:
-                    fix_sizes(path, staged, preparation.inputs)
+                    with translate_size_errors(preparation.model.name, StepId(preparation.id)):
+                        fix_sizes(path, staged, preparation.inputs)
                 else:
                     copy_file(resolve_links(path), staged, count)
                     staged.chmod(0o644 | (path.stat().st_mode & 0o111))
-        (staging / REQUEST).write_text(
-            json.dumps(_build_request(preparation, execution), indent=1, sort_keys=True), encoding="utf-8"
-        )
-    except MalformedModel as error:
-        raise make_size_error(preparation.model.name, error, StepId(preparation.id)) from error
-    except OSError as error:
-        message = f"the files of the preparation could not be staged: {error.strerror or error}"
-        hint = "Check the space and the permissions of the recipe's folder."
-        raise EnvironmentFailure(Problem("EPB451", message, StepId(preparation.id), hint)) from error
+        request = json.dumps(_build_request(preparation, execution), indent=1, sort_keys=True)
+        (staging / REQUEST).write_text(request, encoding="utf-8")
 
 
 def _list_source_files(preparation: Preparation) -> dict[str, Path]:
@@ -161,35 +155,36 @@ def _check_prepared(preparation: Preparation, execution: Execution, ending: Endi
     folder, path = execution.staging / "out", execution.staging / preparation.output
     printed, log = quote_output(ending.tail), f"See the whole log: {execution.shown_log}."
 
-    def wrong(message: str, hint: str) -> BuildError:
-        return BuildError(Problem("EPB457", f"{message}{printed}", StepId(preparation.id), f"{hint} {log}".strip()))
+    def wrong(what: str, hint: str = "") -> BuildError:
+        message = f"'{preparation.title}' {what}{printed}"
+        return BuildError(Problem("EPB457", message, StepId(preparation.id), f"{hint} {log}".strip()))
 
     if not path.is_file():
         others = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
         instead = f"; it wrote {', '.join(others[:3])} instead" if others else ""
         hint = "Write the model to the path of ${out}." if preparation.script is None else ""
-        raise wrong(f"'{preparation.title}' succeeded but did not write {preparation.output}{instead}", hint)
+        raise wrong(f"succeeded but did not write {preparation.output}{instead}", hint)
     if path.is_symlink() or not is_inside(path, folder):
-        raise wrong(f"'{preparation.title}' wrote a link instead of the file {preparation.output}", "Write the model itself.")
+        raise wrong(f"wrote a link instead of the file {preparation.output}", "Write the model itself.")
     try:
         header = read_header(path)
     except MalformedModel as error:
-        raise wrong(f"'{preparation.title}' wrote an incomplete or invalid ONNX file: {error}", "") from error
+        raise wrong(f"wrote an incomplete or invalid ONNX file: {error}") from error
     except OSError as error:
-        raise wrong(f"'{preparation.title}' wrote a model that cannot be read: {error.strerror}", "") from error
+        raise wrong(f"wrote a model that cannot be read: {error.strerror}") from error
     if header.is_compiled:
         hint = "Do not compile the model in a preparation."
-        raise wrong(f"'{preparation.title}' wrote a model that is already compiled: it contains EPContext nodes", hint)
+        raise wrong("wrote a model that is already compiled: it contains EPContext nodes", hint)
     if not header.outputs:
-        raise wrong(f"'{preparation.title}' wrote a model without outputs", "")
+        raise wrong("wrote a model without outputs")
     for location in header.external_locations:
         try:
             check_reference(location)
         except BadReference as error:
-            raise wrong(f"'{preparation.title}' wrote a model with data outside its folder: {error}", _DATA) from error
+            raise wrong(f"wrote a model with data outside its folder: {error}", _DATA) from error
         data = folder / location
         if not data.is_file():
-            raise wrong(f"'{preparation.title}' wrote a model without its external data {location}", _DATA)
+            raise wrong(f"wrote a model without its external data {location}", _DATA)
         if not is_inside(data, folder):
-            raise wrong(f"'{preparation.title}' wrote a link instead of the external data {location}", _DATA)
+            raise wrong(f"wrote a link instead of the external data {location}", _DATA)
     return header

@@ -236,13 +236,9 @@ def get_sort_key(problem: Problem) -> tuple[str, int, int]:
 
 def escape_controls(text: str) -> str:
     """Return `text` with all control characters escaped."""
-    return (
-        text
-        if text.isprintable()
-        else "".join(
-            character if character.isprintable() else character.encode("unicode_escape").decode("ascii") for character in text
-        )
-    )
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
 
 
 class Cancelled(Exception):

@@ -20,7 +20,7 @@ from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.made import Made
 from epbuild.plan.request import build_ep_document
 from epbuild.plan.result import CompileResult
-from epbuild.plan.staged_files import StagedFiles
+from epbuild.plan.staged_files import StagedFiles, find_unused_names
 from epbuild.plan.steps import InTarget, SessionGroup
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import GroupSpec, MeasureChoice, MeasuredOn
@@ -97,10 +97,6 @@ class ModelMeasurement(InTarget, Struct, frozen=True, dict=True):
         return tuple(dict.fromkeys(self.staged.values()))
 
     @property
-    def source_models(self) -> tuple[()]:
-        return ()
-
-    @property
     def is_on_real_device(self) -> bool:
         """True if the models run only on a real device that ONNX Runtime offers."""
         return not self.choice.command and self.choice.on == "device"
@@ -140,7 +136,12 @@ def plan_measurement(
     if choice is None:
         problems += _find_unmeasured_limits(group, sessions[0].target)
         return None
-    problems += _find_command_problems(sessions[0].group, choice) if choice.command else _find_place_problems(choice)
+    if choice.command:
+        whose, names = f"'measure' of '{sessions[0].group}'", {"in": "the model to measure", "out": "the file to write"}
+        problems += find_unused_names(whose, choice.command, names, choice.where, key="command")
+    elif choice.on == "cpu":
+        hint = "Add `command`, or write `on: device` or `on: emulator`."
+        problems.append(Problem("EPB270", "'on: cpu' of 'measure' needs a command", choice.where, hint))
     members = tuple(
         MeasuredMember(member.name, session.id, member.expect.figures, member.expect.figure_growth)
         for session in sessions
@@ -156,20 +157,6 @@ def _find_unmeasured_limits(group: GroupSpec, target: PlannedTarget) -> Iterator
             message = f"'expect' of the group '{group.name}' limits {name}, but nothing measures it for '{target.name}'"
             hint = "Add 'measure' to the group or to the target."
             yield Problem("EPB299", message, member.expect.where or group.where, hint)
-
-
-def _find_command_problems(group: str, choice: MeasureChoice) -> Iterator[Problem]:
-    for name, what in {"in": "model to measure", "out": "file to write"}.items():
-        if not any(f"${{{name}}}" in str(word.value) for word in choice.command):
-            message = f"the command of 'measure' of '{group}' does not use ${{{name}}}, the {what}"
-            hint = 'Pass it to the program, as in `command: [python, x.py, "${in}", "${out}"]`.'
-            yield Problem("EPB270", message, choice.where, hint)
-
-
-def _find_place_problems(choice: MeasureChoice) -> Iterator[Problem]:
-    if choice.on == "cpu":
-        hint = "Add `command`, or write `on: device` or `on: emulator`."
-        yield Problem("EPB270", "'on: cpu' of 'measure' needs a command", choice.where, hint)
 
 
 def with_command_files(

@@ -16,8 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import entry, get_full_name
-from epbuild.catalog.preparations import get_preparation as built_in
-from epbuild.catalog.preparations import list_providers
+from epbuild.catalog.preparations import get_preparation, list_providers
 from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Position, Problem
 from epbuild.engine.capacity import estimate_memory
@@ -26,7 +25,7 @@ from epbuild.onnxfile.read.sizes import fit_sizes
 from epbuild.plan.known_patterns import to_document
 from epbuild.plan.member import ModelFiles
 from epbuild.plan.preparation_options import find_package_problems, resolve_preparation_options
-from epbuild.plan.staged_files import FILES, StagedFiles
+from epbuild.plan.staged_files import FILES, StagedFiles, find_unused_names
 from epbuild.plan.steps import ToolchainNeeds
 from epbuild.recipe.model import InputShape, ModelSpec, PrepareStep, Reference, ToolchainSpec
 from epbuild.recipe.models import REWRITE, RUN
@@ -35,8 +34,6 @@ from epbuild.recipe.paths import rebase_path, use_slashes
 from epbuild.recipe.patterns import FileFinder
 from epbuild.worker.scripts import PATTERNS, PREPARATIONS
 
-PYTHON = "python"
-"""Program name that refers to the toolchain's interpreter."""
 _FORMAT = 1
 _CONTRACT = 1
 """Version of the contract of preparations. Increment it when a change to their inputs changes results."""
@@ -155,7 +152,7 @@ def estimate_built_in_memory(preparation: Preparation) -> int | None:
     """
     if preparation.kind == RUN:
         return None
-    return estimate_memory(measure_files(preparation), built_in(preparation.kind).memory_per_byte)
+    return estimate_memory(measure_files(preparation), get_preparation(preparation.kind).memory_per_byte)
 
 
 def make_step_id(model: str, number: int, kind: str) -> str:
@@ -210,7 +207,7 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
     given, wrong = resolve_preparation_options(step.kind, step.options, step.where)
     if wrong:  # reported by `plan_preparations`
         return preparation
-    known = built_in(step.kind)
+    known = get_preparation(step.kind)
     named = {
         name: tuple(staged.add(_read_references(step, name, given[name], recipe, problems)))
         for name in known.files
@@ -235,12 +232,10 @@ def catalog_settings(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_command_problems(preparation: Preparation, step: PrepareStep) -> Iterator[Problem]:
-    names = {"out": "to write"} if preparation.is_make else {"in": "to read", "out": "to write"}
-    example = ", ".join(f'"${{{name}}}"' for name in names)
-    for name, what in names.items():
-        if not any(f"${{{name}}}" in str(word.value) for word in step.command):
-            message = f"the command of '{preparation.id}' does not use ${{{name}}}, the model {what}"
-            yield Problem("EPB270", message, step.where, f"Pass it to the program, as in `run: [python, x.py, {example}]`.")
+    names = {"in": "the model to read", "out": "the model to write"}
+    if preparation.is_make:
+        del names["in"]
+    yield from find_unused_names(f"'{preparation.id}'", step.command, names, step.where)
     for word in step.command:
         if preparation.is_make and "${in}" in str(word.value):
             message = f"the command of '{preparation.id}' uses ${{in}}, but there is no model to read before 'make'"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from epbuild.core.digest import hash_bytes
@@ -103,6 +103,17 @@ class StagedFiles:
         if not set("./") & set(word) or word.startswith("-"):
             return False
         return is_file(self._base / word)
+
+
+def find_unused_names(
+    whose: str, command: Sequence[Setting], names: Mapping[str, str], where: Position, *, key: str = "run"
+) -> Iterator[Problem]:
+    """Yield a problem for each template name that a command does not use. `names` describes the path that each name stands for."""
+    example = ", ".join(f'"${{{name}}}"' for name in names)
+    for name, what in names.items():
+        if not any(f"${{{name}}}" in str(word.value) for word in command):
+            message = f"the command of {whose} does not use ${{{name}}}, {what}"
+            yield Problem("EPB270", message, where, f"Pass it to the program, as in `{key}: [python, x.py, {example}]`.")
 
 
 def _make_relative(path: Path, base: Path) -> str:

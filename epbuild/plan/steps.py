@@ -112,6 +112,11 @@ class InTarget:
         """Catalog entries of the EPs, and modules of custom operators. Both are part of the identity of the action's toolchain."""
         return tuple(ep.entry for ep in self.target.eps), tuple(ops.name for ops in self.custom_op_packages)
 
+    @property
+    def source_models(self) -> tuple[tuple[ModelSpec, ModelFiles], ...]:
+        """Source models that the action reads itself. Most actions read models of session groups, which list their sources."""
+        return ()
+
     @cached_property
     def runs_in(self) -> ToolchainNeeds:
         """The target's toolchain, with the EPs and custom operators that its packages provide."""

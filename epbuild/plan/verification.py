@@ -23,7 +23,7 @@ from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.made import Made
 from epbuild.plan.measuring import ModelMeasurement, build_facts
 from epbuild.plan.member import Member, ModelFiles
-from epbuild.plan.staged_files import StagedFiles
+from epbuild.plan.staged_files import StagedFiles, find_unused_names
 from epbuild.plan.steps import InTarget, Plan, SessionGroup, Step
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import CommandChoice, MadeInputs, VerifyChoice
@@ -155,10 +155,6 @@ class Verification(InTarget, Struct, frozen=True, dict=True):
         return tuple(dict.fromkeys((*sources, *own, *staged)))
 
     @property
-    def source_models(self) -> tuple[()]:
-        return ()  # the session groups list the same source models
-
-    @property
     def is_on_real_device(self) -> bool:
         """True if any member needs a real device. All members then run on the real device, because one process runs them all."""
         return any(checked.choice.device == "real" and checked.choice.command is None for checked in self.members)
@@ -262,11 +258,8 @@ def _stage_command(
     """Return the command at a key of `verify`, or None. `names` are the values of its templates. Add problems to `problems`."""
     if choice is None:
         return None
-    for name, what in {"in": "the folder to read", "out": f"the {'file' if key == 'metric' else 'folder'} to write"}.items():
-        if not any(f"${{{name}}}" in str(word.value) for word in choice.command):
-            message = f"the command of '{key}' does not use ${{{name}}}, {what}"
-            hint = 'Pass it to the program, as in `run: [python, x.py, "${in}", "${out}"]`.'
-            problems.append(Problem("EPB270", message, choice.where, hint))
+    paths = {"in": "the folder to read", "out": f"the {'file' if key == 'metric' else 'folder'} to write"}
+    problems += find_unused_names(f"'{key}'", choice.command, paths, choice.where)
     staged = StagedFiles(finder.base, finder, problems)
     staged.add(choice.files)
     return StagedCommand(staged.stage_command(step, choice.command, names), staged.files)

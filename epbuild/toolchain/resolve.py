@@ -98,7 +98,7 @@ def resolve_packages(toolchain: ToolchainSpec, python: Python, platform: str, pr
         return LockedEnvironment(python.name, _read_packages(toolchain, document), read_origins(document, Path(folder)))
 
 
-def read_installed(environment: Environment) -> LockedEnvironment:
+def lock_installed_packages(environment: Environment) -> LockedEnvironment:
     """Return the installed packages of an environment as an entry of a lock."""
     versions = environment.fingerprint.distributions
     packages = [Package(normalize_name(name), versions[name]) for name in sorted(versions)]

@@ -25,8 +25,8 @@ from epbuild.toolchain.resolve import (
     describe_deviations,
     find_python,
     list_requirements,
+    lock_installed_packages,
     parse_named_python,
-    read_installed,
     resolve_packages,
 )
 from tests.support.packages import write_wheel
@@ -252,7 +252,7 @@ def external_environment(
 
 
 def test_external_environment_is_locked_by_version() -> None:
-    found = read_installed(external_environment({"onnxruntime": "1.31.1", "a--b": "1.0"}))
+    found = lock_installed_packages(external_environment({"onnxruntime": "1.31.1", "a--b": "1.0"}))
     assert found == LockedEnvironment("cpython-3.11", (Package("a-b", "1.0"), Package("onnxruntime", "1.31.1")))
     assert found.is_installed
     assert describe_deviations(external_environment({"onnxruntime": "1.31.1", "a-b": "1.0"}), "linux-x86_64", found) == []
