@@ -231,11 +231,6 @@ def get_action_name(action: str, recipe: str) -> str:
     return action if recipe == DEFAULT_RECIPE else f"{action}+{recipe}"
 
 
-def get_diagnostics_path(workspace: Path, action: str, recipe: str = DEFAULT_RECIPE) -> Path:
-    """Return the folder for an action's diagnostic files, beside the action's log."""
-    return get_log_path(workspace, action, recipe).with_suffix("")
-
-
 def get_log_path(workspace: Path, action: str, recipe: str = DEFAULT_RECIPE) -> Path:
     """Return the path of the log that an action's last run in a workspace wrote."""
     return workspace / "logs" / f"{re.sub(r'[^A-Za-z0-9._-]', '+', get_action_name(action, recipe))}.log"

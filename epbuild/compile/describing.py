@@ -5,7 +5,6 @@ The EP's own library reads them in a process of the toolchain, because a damaged
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from pathlib import Path
@@ -19,8 +18,7 @@ from epbuild.core.shown import format_path
 from epbuild.onnxfile.edit.wrapping import ContextDescription
 from epbuild.toolchain.diagnosis import diagnose
 from epbuild.toolchain.environment import Environment
-from epbuild.toolchain.execution import REQUEST, process_failures
-from epbuild.toolchain.process import WorkerListener
+from epbuild.toolchain.execution import Worker, run_script
 from epbuild.worker.scripts import DESCRIBE
 
 _SECONDS = 600.0
@@ -44,17 +42,8 @@ def describe_binary(binary: Path, entry: EpEntry, environment: Environment, scra
         "function": describer.function,
         "binary": str(binary.absolute()),
     }
-    with process_failures("process that reads the context binary"):
-        (scratch / REQUEST).write_text(json.dumps(request), encoding="utf-8")
-        ending = environment.run_worker(
-            [str(environment.interpreter), "-I", str(DESCRIBE), REQUEST],
-            scratch,
-            scratch / "worker.log",
-            listener=WorkerListener(),
-            timeout=_SECONDS,
-            environment={},
-            cancelled=threading.Event(),
-        )
+    worker = Worker("process that reads the context binary", DESCRIBE, _SECONDS)
+    ending = run_script(worker, environment, scratch, request, threading.Event())
     found = diagnose(ending, [entry])
     if found is not None:
         reason = found.raised or f"the process that reads it {found.end}"

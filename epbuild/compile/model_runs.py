@@ -67,10 +67,14 @@ def _find_emulator(measurement: ModelMeasurement, session: Session, scratch: Pat
     emulated = why_not_real(offered, session.eps)
     if emulated is not None and (measurement.is_on_real_device or offered.failure is not None):
         kind = "real device" if measurement.is_on_real_device else "device"
-        message = f"{measurement.target.title} has no {kind} here: {emulated}"
-        hint = "Run the step on a machine with such a device, or on a worker that has one (--executor)."
-        raise EnvironmentFailure(Problem("EPB667", message, StepId(measurement.id), hint))
+        raise make_device_error(f"{measurement.target.title} has no {kind} here: {emulated}", StepId(measurement.id))
     return emulated
+
+
+def make_device_error(message: str, step: StepId) -> EnvironmentFailure:
+    """Return the error for a step whose device is missing on this machine."""
+    hint = "Run the step on a machine with such a device, or on a worker that has one (--executor)."
+    return EnvironmentFailure(Problem("EPB667", message, step, hint))
 
 
 def _run(load: Load, session: Session, measurement: ModelMeasurement, scratch: Path, execution: Execution) -> Attempt:

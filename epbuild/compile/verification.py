@@ -12,8 +12,9 @@ from msgspec.structs import asdict, replace
 
 from epbuild.compile.alone import compile_alone
 from epbuild.compile.checked_runs import run_by_command
+from epbuild.compile.model_runs import make_device_error
 from epbuild.compile.task_metrics import compute_metrics
-from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError
+from epbuild.core.errors import BuildError, Problem, StepId, VerifyError
 from epbuild.engine.events import StepOutput
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.wire import MalformedModel
@@ -77,9 +78,7 @@ class VerificationRun:
         self._device_folder.mkdir(parents=True)
         attempt = run_models((), self._session, self._device_folder, self._execution.cancelled)
         if (reason := why_not_real(attempt, self._session.eps)) is not None:
-            message = f"{self._action.target.title} has no real device here: {reason}"
-            hint = "Run the step on a machine with such a device, or on a worker that has one (--executor)."
-            raise EnvironmentFailure(Problem("EPB667", message, self._step, hint))
+            raise make_device_error(f"{self._action.target.title} has no real device here: {reason}", self._step)
 
     def _compare_group(self, built: Made, folder: Path) -> None:
         """Compare the models of one session group with their sources, and collect the figures."""

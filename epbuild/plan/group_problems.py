@@ -90,13 +90,9 @@ def find_sharing_warnings(group: SessionGroup, models: Mapping[str, SourceModel]
         most, total = found[member.name]
         if most and most >= _MIN_COMMON_SHARE * total:
             continue
-        message = (
-            f"the model '{member.name}' shares nothing: it has no weights in common with the other models of '{group.group}'"
-        )
+        much, weights = ("nothing", "no weights")
         if most:
-            message = (
-                f"the model '{member.name}' shares almost nothing: it has less than {_MIN_COMMON_SHARE:.0%} of its weights in "
-                f"common with the other models of '{group.group}'"
-            )
+            much, weights = ("almost nothing", f"less than {_MIN_COMMON_SHARE:.0%} of its weights")
+        message = f"the model '{member.name}' shares {much}: it has {weights} in common with the other models of '{group.group}'"
         problems.append(Problem("EPB233", message, member.model.path_where))
     return problems

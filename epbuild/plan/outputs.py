@@ -444,14 +444,11 @@ def _normalize(text: str) -> tuple[str, Problem | None]:
     """Return `text` as a normalized relative POSIX path, and None. If the path is invalid, return an empty string and the problem."""
     normal = posixpath.normpath(text)
     if is_anchored(text) or has_parent_part(normal):
-        message, hint = f"the output path '{text}' is outside the recipe's folder", "Write a path below the recipe's folder."
-        return "", Problem("EPB221", message, None, hint)
+        hint = "Write a path below the recipe's folder."
+        return "", Problem("EPB221", f"the output path '{text}' is outside the recipe's folder", None, hint)
     if normal == ".":
-        message, hint = (
-            f"the output path '{text}' is the recipe's folder itself",
-            "Write the name of a file or folder below the recipe's folder.",
-        )
-        return "", Problem("EPB221", message, None, hint)
+        hint = "Write the name of a file or folder below the recipe's folder."
+        return "", Problem("EPB221", f"the output path '{text}' is the recipe's folder itself", None, hint)
     if (name := find_unportable_part(normal)) is not None:
         return "", _make_unportable_problem(name, None, "Choose another name: outputs must work on every platform.")
     if (name := find_overlong_part(normal)) is not None:

@@ -214,7 +214,7 @@ def _format_names(names: Sequence[str]) -> str:
 
 def _can_fall_back(member: Member, target: PlannedTarget) -> bool:
     """Return whether the recipe allows CPU fallback of nodes of a member."""
-    return bool(member.expect.fallback_nodes) or target.eps[-1].entry.takes_every_node
+    return bool(member.expect.fallback_nodes) or target.leaves_to_cpu
 
 
 def has_fixed_inputs(member: Member) -> bool:

@@ -66,33 +66,33 @@ def write_out(
     entries: _Entries = dict(root.entries)
     absent = {"name", "groups", "outputs"} - entries.keys() - root.gaps
     if "name" in absent:
-        _add(entries, "name", _derive_name(file, root.where, problems))
+        _set(entries, "name", _derive_name(file, root.where, problems))
     name = get_text(get_node(entries, "name"))
     listed = None
     if "models" in entries and not isinstance(entries["models"].node, MappingNode):
         names = TemplateNames(environment, {"recipe.name": name, **variables})
         listed = read_listed(entries["models"].node, file, names, problems)
         if listed is not None:
-            entries["models"] = entries["models"]._replace(node=make_mapping(entries["models"].node.where, listed.entries))
+            _set(entries, "models", make_mapping(entries["models"].node.where, listed.entries))
     targets = TargetDefaults(dict(get_entries(get_node(entries, "toolchains"))), problems, has_catalogs="catalogs" in entries)
     models = dict(get_entries(get_node(entries, "models")))
     parts: Parts = {}
     if "models" in entries:
         written_models, parts = write_out_parts(entries["models"].node, {"recipe.name": name, **variables}, problems)
         models |= get_entries(written_models)
-        entries["models"] = entries["models"]._replace(node=targets.write_out_models(written_models))
+        _set(entries, "models", targets.write_out_models(written_models))
     if "targets" in entries:
-        entries["targets"] = entries["targets"]._replace(node=targets.write_out_targets(entries["targets"].node))
+        _set(entries, "targets", targets.write_out_targets(entries["targets"].node))
         if targets.toolchains:
-            _add(entries, "toolchains", make_mapping(root.where, targets.toolchains))
+            _set(entries, "toolchains", make_mapping(root.where, targets.toolchains))
     written = get_entries(get_node(entries, "groups"))
     if "models" in entries and ("groups" in absent or "groups" in entries):
         groups = entries["groups"].node if "groups" in entries else make_mapping(root.where, {})
-        _add(entries, "groups", write_out_members(_write_out_groups(groups, models, parts, problems), models, parts))
+        _set(entries, "groups", write_out_members(_write_out_groups(groups, models, parts, problems), models, parts))
     if "outputs" in absent:
         path = make_scalar(root.where, _DEFAULT_OUTPUT)
         output = make_mapping(root.where, {"layout": _imply(make_scalar(root.where, "directory")), "path": _imply(path)})
-        _add(entries, "outputs", make_sequence(root.where, [output]))
+        _set(entries, "outputs", make_sequence(root.where, [output]))
     defaults = Defaults(
         name=name if name and "name" in absent else None,
         toolchains=targets.of_catalog,
@@ -186,7 +186,7 @@ def _imply(node: Node) -> KeyedNode:
     return KeyedNode(node.where, node)
 
 
-def _add(entries: _Entries, key: str, node: Node | None) -> None:
+def _set(entries: _Entries, key: str, node: Node | None) -> None:
     """Set a key unless `node` is None. Keep the position of a key that is already present."""
     if node is not None:
         entries[key] = KeyedNode(entries[key].name_where if key in entries else node.where, node)

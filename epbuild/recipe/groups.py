@@ -20,7 +20,7 @@ from epbuild.recipe.model import (
     Reference,
     Setting,
 )
-from epbuild.recipe.models import overlay_choice, read_figure_growth, read_figure_limits, read_measure, read_verify
+from epbuild.recipe.models import overlay_choice, read_figures, read_measure, read_verify
 from epbuild.recipe.names import name_problem
 from epbuild.recipe.nodes import (
     KeyedNode,
@@ -158,8 +158,8 @@ def _read_expectation(fields: MappingReader) -> Expectation:
         max_bytes=fields.size("max_bytes"),
         max_growth=growth.number("bytes") if growth is not None else None,
         baseline=fields.path("baseline"),
-        figures=read_figure_limits(fields),
-        figure_growth=read_figure_growth(growth) if growth is not None else (),
+        figures=read_figures(fields, fields.size("peak_memory")),
+        figure_growth=read_figures(growth, growth.number("peak_memory")) if growth is not None else (),
         where=fields.where,
     )
 

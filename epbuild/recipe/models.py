@@ -214,17 +214,8 @@ def read_measure(owner: MappingReader) -> MeasureChoice | None:
     )
 
 
-def read_figure_limits(expect: MappingReader) -> tuple[tuple[str, float], ...]:
-    """Read the limits on measured figures in `expect`. A single number of `latency_ms` limits the median."""
-    return _read_figures(expect, expect.size("peak_memory"))
-
-
-def read_figure_growth(growth: MappingReader) -> tuple[tuple[str, float], ...]:
-    """Read the limits on the growth of measured figures, as fractions."""
-    return _read_figures(growth, growth.number("peak_memory"))
-
-
-def _read_figures(fields: MappingReader, peak_memory: float | None) -> tuple[tuple[str, float], ...]:
+def read_figures(fields: MappingReader, peak_memory: float | None) -> tuple[tuple[str, float], ...]:
+    """Read the limits on measured figures, or on their growth as fractions. A single number of `latency_ms` limits the median."""
     latency = fields.expand_shorthand(fields.entries["latency_ms"].node, "p50") if "latency_ms" in fields.entries else None
     read = {
         "load_ms": fields.number("load_ms"),

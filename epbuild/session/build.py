@@ -15,7 +15,7 @@ import msgspec
 from epbuild.actions.types import get_action_type, read_result
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.state import Measurement, StepRecord
-from epbuild.cache.workspace import get_diagnostics_path
+from epbuild.cache.workspace import get_log_path
 from epbuild.core.digest import Count, hash_file
 from epbuild.core.errors import Cancelled, EpbuildError, Position, Problem, StepId, StoreError, VerifyError
 from epbuild.core.safepath import is_inside
@@ -282,7 +282,8 @@ class BuildExecutor:
         names = get_diagnostics(result)
         if not names:
             return
-        folder = get_diagnostics_path(self._workspace.directory, action, self._memory.configuration.recipe)
+        # Beside the action's log.
+        folder = get_log_path(self._workspace.directory, action, self._memory.configuration.recipe).with_suffix("")
         for name in names:
             place, blob = folder / PurePosixPath(name).relative_to(DIAGNOSTICS), result.artifacts[name]
             if not is_inside(place, self._workspace.directory) or (place.is_file() and hash_file(place) == blob.digest):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -116,15 +117,7 @@ class Execution:
         Raises EnvironmentFailure if the worker cannot be started, BuildError for a malformed report, and Cancelled.
         """
         with process_failures(worker.title, step, self.shown_log):
-            ending = self.environment.run_worker(
-                [str(self.environment.interpreter), "-I", str(worker.script), REQUEST],
-                self.staging,
-                self.log,
-                listener=log,
-                timeout=worker.timeout,
-                environment=worker.environment,
-                cancelled=self.cancelled,
-            )
+            ending = _run(worker, self.environment, self.staging, self.log, log, self.cancelled)
         if ending.cause == "cancelled":
             raise Cancelled(step)
         return ending
@@ -139,6 +132,32 @@ class Execution:
         with self.counting(step, "storing", distinct) as count:
             blobs = {file: self.store.put(file, move=file.is_relative_to(folder), count=count) for file in distinct}
         return Kept({name: blobs[file] for name, file in files.items()}, self.store.put(self.log))
+
+
+def run_script(
+    worker: Worker, environment: Environment, scratch: Path, request: Mapping[str, Any], cancelled: threading.Event
+) -> Ending:
+    """Run a worker on a request outside of an action, and return its result. The request and `worker.log` are in `scratch`.
+
+    Raises EnvironmentFailure if the worker cannot be started, and BuildError for a malformed report.
+    """
+    with process_failures(worker.title):
+        (scratch / REQUEST).write_text(json.dumps(request), encoding="utf-8")
+        return _run(worker, environment, scratch, scratch / "worker.log", WorkerListener(), cancelled)
+
+
+def _run(
+    worker: Worker, environment: Environment, folder: Path, log: Path, listener: WorkerListener, cancelled: threading.Event
+) -> Ending:
+    return environment.run_worker(
+        [str(environment.interpreter), "-I", str(worker.script), REQUEST],
+        folder,
+        log,
+        listener=listener,
+        timeout=worker.timeout,
+        environment=worker.environment,
+        cancelled=cancelled,
+    )
 
 
 @contextmanager

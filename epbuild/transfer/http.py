@@ -192,7 +192,6 @@ class HttpClient:
                 | ConnectionResetError()
                 | ConnectionAbortedError()
                 | BrokenPipeError()
-                | http.client.RemoteDisconnected()
             ):
                 return TransferError("the connection was closed unexpectedly")
             case ssl.SSLError():

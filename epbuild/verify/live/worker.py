@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,8 +17,8 @@ from epbuild.plan.request import HERE, build_ep_document, resolve_places
 from epbuild.plan.target import PlannedEp
 from epbuild.toolchain.diagnosis import diagnose, merge_reasons
 from epbuild.toolchain.environment import Environment
-from epbuild.toolchain.execution import REQUEST, process_failures
-from epbuild.toolchain.process import Ending, WorkerListener
+from epbuild.toolchain.execution import Worker, run_script
+from epbuild.toolchain.process import Ending
 from epbuild.worker.scripts import LOAD
 
 _SHARE = "ep.share_ep_contexts"
@@ -174,17 +173,8 @@ def _run(
         "sdk_attributes": {ep.entry.ep: attribute for ep in session.eps if (attribute := ep.entry.binary.sdk_attribute)},
         "models": [_make_model_request(load, session) for load in loads],
     }
-    with process_failures("process that loads the models"):
-        (scratch / REQUEST).write_text(json.dumps(request), encoding="utf-8")
-        return session.environment.run_worker(
-            [str(session.environment.interpreter), "-I", str(LOAD), REQUEST],
-            scratch,
-            scratch / "worker.log",
-            listener=WorkerListener(),
-            timeout=session.timeout,
-            environment=session.variables,
-            cancelled=cancelled,
-        )
+    worker = Worker("process that loads the models", LOAD, session.timeout, session.variables)
+    return run_script(worker, session.environment, scratch, request, cancelled)
 
 
 def _make_model_request(load: Load, session: Session) -> dict[str, Any]:
