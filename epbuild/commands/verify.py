@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from epbuild.archive.members import UnsoundArchive
@@ -20,24 +20,16 @@ from epbuild.session.events import HashingEvents, note_lines
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.findings import Finding, format_sentence
 from epbuild.verify.listing import check_statement
+from epbuild.verify.live.options import LoadOptions
 from epbuild.verify.static import check_artifact, find_faulty_models
 
 if TYPE_CHECKING:
     from epbuild.verify.live.check import LiveCheck
 
 
-class LiveOptions(Struct, frozen=True):
+class LiveOptions(LoadOptions, frozen=True):
     """Options for loading and comparing models, as texts from the command line."""
 
-    numbers: bool = False
-    here: bool = False
-    strict: bool = False
-    interpreter: Path | None = None
-    device: Literal["cpu", "gpu", "npu"] | None = None
-    ep_options: Mapping[str, str] = field(default_factory=dict)
-    timeout: float | None = None
-    custom_ops: tuple[str, ...] = ()
-    from_memory: bool = False
     recipe: Path | None = None
     settings: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
@@ -133,15 +125,7 @@ def _build_live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions)
     plan = read_plan(Request(options.recipe, settings=options.settings))[1] if options.recipe is not None else None
     made = (options.seed, options.samples) != (None, None) or options.ranges
     return LiveCheck(
-        numbers=options.numbers,
-        here=options.here,
-        strict=options.strict,
-        interpreter=options.interpreter,
-        device=options.device,
-        options=options.ep_options,
-        timeout=options.timeout,
-        custom_ops=options.custom_ops,
-        from_memory=options.from_memory,
+        **{name: getattr(options, name) for name in LoadOptions.__struct_fields__},
         sources=Sources(_parse_paths_by_model("--source", options.sources, names), options.recipe, plan),
         comparison=OutputComparison(
             _parse_paths_by_model("--inputs", options.inputs, names),

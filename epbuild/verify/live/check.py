@@ -15,13 +15,15 @@ from msgspec.structs import replace
 
 from epbuild.core.errors import ToolchainError
 from epbuild.core.shown import ProgressLines
+from epbuild.toolchain.environment import Toolchains, list_toolchains
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.contexts import list_sharing_sets
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Finding, Outcome, format_sentence
 from epbuild.verify.live.comparison import NumbersFindings, OutputComparison
 from epbuild.verify.live.fitness import make_cannot, report_fitness, report_sdks
-from epbuild.verify.live.session import CannotLoad, LoadOptions, open_artifact_session
+from epbuild.verify.live.options import LoadOptions
+from epbuild.verify.live.session import CannotLoad, open_artifact_session
 from epbuild.verify.live.source import Sources
 from epbuild.verify.live.worker import Attempt, Load, Session, run_models
 
@@ -38,14 +40,9 @@ _ANSWERS: Mapping[str, tuple[Outcome, str]] = {
 
 
 class LiveCheck(LoadOptions, frozen=True, kw_only=True):
-    """Options of the live checks. Every model is always loaded."""
+    """Options of the live checks, and what the checks need. Every model is always loaded."""
 
-    numbers: bool = False
-    """True to compare models with their sources."""
-    here: bool = False
-    """True to report how this machine runs each model."""
-    strict: bool = False
-    """True to report a skipped check as a failure, except a skipped `compatibility` check."""
+    toolchains: Toolchains = field(default_factory=list_toolchains)
     sources: Sources = field(default_factory=lambda: Sources({}))
     comparison: OutputComparison = field(default_factory=OutputComparison)
 
@@ -114,7 +111,7 @@ def _check_batches(
 def _open_session(artifact: ArtifactFolder, check: LiveCheck, lines: ProgressLines) -> Session:
     """Return the session for an artifact. With `here`, an environment without the EP is an answer: CannotLoad."""
     try:
-        session = open_artifact_session(artifact, check, check.sources, lines)
+        session = open_artifact_session(artifact, check, check.sources, check.toolchains, lines)
     except ToolchainError as error:
         if check.here and all(problem.code == _NO_EP for problem in error.problems):
             raise CannotLoad("; ".join(problem.message for problem in error.problems)) from error

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import BUILT_IN, entries_for, find_session_key, known_eps, name_source_ep
@@ -21,36 +20,21 @@ from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.target import OptionFile, PlannedEp, PlannedTarget
 from epbuild.recipe.model import DeviceChoice
 from epbuild.recipe.paths import is_library_path
-from epbuild.toolchain.environment import Environment, Toolchains, list_toolchains
+from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.verify.artifact import ArtifactFolder
+from epbuild.verify.live.options import LoadOptions
 from epbuild.verify.live.source import Sources
 from epbuild.verify.live.toolchain import Wanted, inspect_interpreter, provision_manifest_toolchain
 from epbuild.verify.live.worker import Session
-
-DeviceType = Literal["cpu", "gpu", "npu"]
 
 
 class CannotLoad(Exception):
     """Error for an artifact that cannot be loaded with the given information. The text is a sentence with reason and remedy."""
 
 
-class LoadOptions(Struct, frozen=True):
-    """User's options for loading an artifact. They override its manifest."""
-
-    interpreter: Path | None = None
-    device: DeviceType | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Options of the first EP."""
-    timeout: float | None = None
-    """Maximum seconds for one process. None for no limit."""
-    custom_ops: tuple[str, ...] = ()
-    """Paths of libraries and names of packages with custom operators, as in a recipe. If empty, the manifest's are used."""
-    toolchains: Toolchains = field(default_factory=list_toolchains)
-    from_memory: bool = False
-    """True to pass models from memory instead of by path."""
-
-
-def open_artifact_session(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, lines: ProgressLines) -> Session:
+def open_artifact_session(
+    artifact: ArtifactFolder, given: LoadOptions, sources: Sources, toolchains: Toolchains, lines: ProgressLines
+) -> Session:
     """Return the session for an artifact's models. Raises CannotLoad, ToolchainError, and the errors of reading the recipe."""
     manifest = artifact.manifest
     document = artifact.document
@@ -61,7 +45,7 @@ def open_artifact_session(artifact: ArtifactFolder, given: LoadOptions, sources:
         raise CannotLoad(f"{unknown[0]} is not in the catalog; use --recipe with a recipe whose catalog file describes it")
     custom_ops = _find_custom_ops(artifact, given, sources)
     packages = [ops.name for ops in custom_ops if ops.library is None]
-    environment, entries = _find_environment(artifact, given, list(asked), planned, packages, lines)
+    environment, entries = _find_environment(artifact, given, list(asked), planned, packages, toolchains, lines)
     target: Mapping[str, Any] = document["target"] if document is not None else {}
     devices = {ep["ep"]: ep.get("device") or {} for ep in target.get("eps", ())}
     planned_eps = [
@@ -71,8 +55,8 @@ def open_artifact_session(artifact: ArtifactFolder, given: LoadOptions, sources:
         for entry in entries
     ]
     eps = tuple(ep for ep, _ in planned_eps)
-    if eps and given.options:
-        eps = (replace(eps[0], provider_options={**eps[0].provider_options, **given.options}), *eps[1:])
+    if eps and given.ep_options:
+        eps = (replace(eps[0], provider_options={**eps[0].provider_options, **given.ep_options}), *eps[1:])
     options, without = resolve_files(target.get("session_options", {}), find_session_key, {})
     lacking = (*(name for _, names in planned_eps for name in names), *without)
     return Session(
@@ -86,6 +70,7 @@ def _find_environment(
     eps: Sequence[str],
     planned: Mapping[str, PlannedEp],
     packages: Sequence[str],
+    toolchains: Toolchains,
     lines: ProgressLines,
 ) -> tuple[Environment, Sequence[EpEntry]]:
     """Return the environment of the user's interpreter, or else one that matches the manifest, and the catalog entries of the EPs.
@@ -95,7 +80,7 @@ def _find_environment(
     libraries = {ep: found.entry for ep, found in planned.items() if found.library is not None}
     if given.interpreter is not None:
         packagings = {ep: [planned[ep].entry] if ep in planned else entries_for(ep) for ep in eps if ep not in libraries}
-        environment, found = inspect_interpreter(given.interpreter, packagings.values(), packages, given.toolchains)
+        environment, found = inspect_interpreter(given.interpreter, packagings.values(), packages, toolchains)
         by_name = {entry.ep: entry for entry in found} | libraries
         return environment, [by_name[ep] for ep in eps]
     if artifact.document is None:
@@ -105,7 +90,7 @@ def _find_environment(
     toolchain, where = artifact.document["toolchain"], artifact.folder / MANIFEST
     entries = [planned[ep].entry if ep in planned else BUILT_IN.entry(ep, toolchain["distributions"]) for ep in eps]
     wanted = Wanted([entry for entry in entries if entry.ep not in libraries], packages)
-    return provision_manifest_toolchain(toolchain, wanted, where, given.toolchains, lines), entries
+    return provision_manifest_toolchain(toolchain, wanted, where, toolchains, lines), entries
 
 
 def _find_custom_ops(artifact: ArtifactFolder, given: LoadOptions, sources: Sources) -> tuple[CustomOpLibraries, ...]:

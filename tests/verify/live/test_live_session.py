@@ -26,7 +26,8 @@ from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.provision import Requirements
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.facts import Model
-from epbuild.verify.live.session import CannotLoad, LoadOptions, open_artifact_session
+from epbuild.verify.live.options import LoadOptions
+from epbuild.verify.live.session import CannotLoad, open_artifact_session
 from epbuild.verify.live.source import Sources
 from epbuild.verify.live.toolchain import Wanted, inspect_interpreter, provision_manifest_toolchain
 from epbuild.verify.live.worker import Session
@@ -188,7 +189,7 @@ class Recipe(Sources, frozen=True, kw_only=True):
 
 
 def opened(home: Home, found: ArtifactFolder, sources: Sources = Sources({}), **wanted: Any) -> Session:  # noqa: B008 - frozen
-    return open_artifact_session(found, LoadOptions(toolchains=home, **wanted), sources, discard_line)
+    return open_artifact_session(found, LoadOptions(**wanted), sources, home, discard_line)
 
 
 def test_a_session_uses_options_and_variables_of_the_manifest(home: Home) -> None:
@@ -199,7 +200,7 @@ def test_a_session_uses_options_and_variables_of_the_manifest(home: Home) -> Non
 
 
 def test_a_users_options_and_device_override_the_manifest(home: Home) -> None:
-    wanted: Any = {"device": "gpu", "options": {"soc_model": "SM8650", "vtcm_mb": "8"}}
+    wanted: Any = {"device": "gpu", "ep_options": {"soc_model": "SM8650", "vtcm_mb": "8"}}
     (ep,) = opened(home, artifact(home.home, device={"type": "npu", "vendor": "Q"}, soc_model="SM8750"), **wanted).eps
     assert ep.provider_options == {"soc_model": "SM8650", "vtcm_mb": "8"}
     assert ep.device == DeviceChoice(type="gpu")
@@ -241,7 +242,7 @@ def test_a_model_without_manifest_needs_an_interpreter_and_names_its_ep(home: Ho
         opened(home, found)
     interpreter = home.home / "python"
     interpreter.write_text(json.dumps(PACKAGES), encoding="utf-8")
-    session = opened(home, found, interpreter=interpreter, options={"backend_type": "htp"})
+    session = opened(home, found, interpreter=interpreter, ep_options={"backend_type": "htp"})
     assert [(ep.entry.ep, ep.provider_options) for ep in session.eps] == [(QNN, {"backend_type": "htp"})]
 
 
