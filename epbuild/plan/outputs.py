@@ -251,7 +251,7 @@ class _Part:
         if self._merging is None:
             template = self._output.model
             if not is_compiled and template.value == DEFAULT_MODEL:
-                template = template._replace(value=DEFAULT_SOURCE)
+                template = replace(template, value=DEFAULT_SOURCE)
             self._add(template, member, first, f"the model '{member}'")
 
     def _add(self, template: Setting, model: str, first: str, what: str) -> None:

@@ -6,10 +6,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from msgspec.structs import replace
+
 from epbuild.core.errors import Position, Problem
 from epbuild.core.units import parse_bytes
 from epbuild.recipe.model import InputShape, Reference, Setting
-from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, expand_scalar, get_entries
+from epbuild.recipe.nodes import (
+    KeyedNode,
+    MappingNode,
+    Node,
+    Scalar,
+    ScalarNode,
+    SequenceNode,
+    expand_scalar,
+    get_entries,
+    get_text,
+)
 from epbuild.recipe.paths import rebase_path, use_slashes
 from epbuild.recipe.problems import WRONG_VALUE, make_type_problem, quote_text
 
@@ -101,7 +113,8 @@ class MappingReader:
 
     def reference(self, key: str) -> Reference:
         """Return the name at a key, with its position. The name is empty if the key is absent."""
-        return Reference(self.text(key) or "", self.where_of(key))
+        entry = self.entries.get(key)
+        return Reference(get_text(entry.node), entry.node.where) if entry is not None else Reference("", self.where)
 
     def path(self, key: str) -> Reference | None:
         """Return the path at a key, relative to the recipe, or None if the key is absent."""
@@ -125,7 +138,7 @@ class MappingReader:
     def output_path(self, key: str) -> Setting | None:
         """Return the path of emitted files at a key like `setting`. A backslash in it is a problem."""
         setting = self.setting(key)
-        return setting and setting._replace(value=use_slashes(str(setting.value), setting.where, self.problems))
+        return setting and replace(setting, value=use_slashes(str(setting.value), setting.where, self.problems))
 
     def texts(self, key: str) -> list[tuple[str, Position]]:
         """Return the strings in a list with their positions."""

@@ -42,7 +42,7 @@ NONE: Final[Mapping[Any, Any]] = {}
 """Empty mapping, the default of optional mappings. It must not be modified."""
 
 
-class Setting(NamedTuple):
+class Setting(Struct, frozen=True):
     """Value of an option, with the positions of the value and of the option's name."""
 
     value: Scalar
@@ -252,7 +252,7 @@ class DeviceChoice(NamedTuple):
     virtual: bool = False
 
 
-class EpChoice(NamedTuple):
+class EpChoice(Struct, frozen=True):
     """EP of a target's session, from an installed package or a plugin `library` (a path relative to the recipe)."""
 
     ep: Reference
@@ -261,7 +261,7 @@ class EpChoice(NamedTuple):
     library: Setting | None = None
 
 
-class Target(NamedTuple):
+class Target(Struct, frozen=True):
     """Target with its EPs in order of preference. Each row of a matrix is a separate target."""
 
     name: str
