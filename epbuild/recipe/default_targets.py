@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Set
 
+from msgspec.structs import replace
+
 from epbuild.catalog.catalog import entries_for, get_full_name, known_eps
 from epbuild.catalog.catalog import entry as find_packaging
 from epbuild.catalog.entries import EpEntry
@@ -66,12 +68,12 @@ class TargetDefaults:
 
     def write_out_targets(self, targets: Node) -> Node:
         """Return the targets with the EPs, the options and the toolchain of each."""
-        entries = {name: entry._replace(node=self._write_out_target(name, entry)) for name, entry in get_entries(targets).items()}
+        entries = {name: replace(entry, node=self._write_out_target(name, entry)) for name, entry in get_entries(targets).items()}
         return make_mapping(targets.where, entries, targets.gaps) if isinstance(targets, MappingNode) else targets
 
     def write_out_models(self, models: Node) -> Node:
         """Return the models with a toolchain in each built-in preparation."""
-        entries = {name: entry._replace(node=self._write_out_model(entry.node)) for name, entry in get_entries(models).items()}
+        entries = {name: replace(entry, node=self._write_out_model(entry.node)) for name, entry in get_entries(models).items()}
         return replace_entries(models, entries) if isinstance(models, MappingNode) else models
 
     def _write_out_model(self, model: Node) -> Node:
@@ -81,7 +83,7 @@ class TargetDefaults:
         items = tuple(map(self._with_toolchain, steps.node.items))
         if items == steps.node.items:
             return model
-        return replace_entries(model, {**model.entries, "prepare": steps._replace(node=make_sequence(steps.node.where, items))})
+        return replace_entries(model, {**model.entries, "prepare": replace(steps, node=make_sequence(steps.node.where, items))})
 
     def _with_toolchain(self, step: Node) -> Node:
         """Return a step with its default toolchain: the first of these that exists.
@@ -93,7 +95,7 @@ class TargetDefaults:
         kind = _find_kind(step)
         if kind is None or not isinstance(step, MappingNode):
             return step
-        where, options = step.entries[kind]
+        where, options = step.entries[kind].name_where, step.entries[kind].node
         needed = get_preparation(kind).list_packages_for(_get_known_options(kind, options))
         fitting = [
             name for name in self._written if all(self._list_packages(name) & list_providers(package) for package in needed)
@@ -139,7 +141,7 @@ class TargetDefaults:
             self._write_out_ep(entries, packages)
         if isinstance(listed, SequenceNode):
             items = tuple(self._write_out_choice(item, packages) for item in listed.items)
-            entries["eps"] = entries["eps"]._replace(node=listed if items == listed.items else make_sequence(listed.where, items))
+            entries["eps"] = replace(entries["eps"], node=listed if items == listed.items else make_sequence(listed.where, items))
         return replace_entries(target.node, entries)
 
     def _write_out_choice(self, choice: Node, packages: Set[str]) -> Node:
@@ -160,7 +162,7 @@ class TargetDefaults:
     def _write_out_ep(self, entries: _Entries, packages: Set[str]) -> None:
         ep = _get_full_name(entries)
         if ep and ep != get_text(get_node(entries, "ep")):
-            entries["ep"] = entries["ep"]._replace(node=make_scalar(entries["ep"].node.where, ep))
+            entries["ep"] = replace(entries["ep"], node=make_scalar(entries["ep"].node.where, ep))
         for key in DEVICE_KEYS:
             # `device` is also the key of a device with its type and vendor.
             if key in entries and not isinstance(entries[key].node, MappingNode):

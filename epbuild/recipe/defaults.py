@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.default_targets import TargetDefaults
@@ -129,7 +130,7 @@ def _write_out_groups(groups: Node, models: Mapping[str, KeyedNode], parts: Part
         del found[DEFAULT_GROUPS]
     for name, entry in found.items():
         if isinstance(entry.node, MappingNode):
-            found[name] = entry._replace(node=_write_out_group(name, entry.name_where, entry.node, models))
+            found[name] = replace(entry, node=_write_out_group(name, entry.name_where, entry.node, models))
             if name not in models and "models" not in entry.node.entries and "models" not in entry.node.gaps:
                 message = f"the key 'models' is missing in groups.{name}"
                 hint = f"List the models, or name the group after a model: there is no model {quote_text(name)}."

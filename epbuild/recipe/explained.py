@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from msgspec.structs import replace
+
 from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.catalog.preparations import get_preparation
 from epbuild.core.errors import Position
@@ -72,21 +74,21 @@ class _Explanation:
         self._compare(raw, root, ())
         entries: _Entries = dict(root.entries)
         if "vars" in entries:
-            entries["vars"] = entries["vars"]._replace(node=self._write_out_variables(entries["vars"].node))
+            entries["vars"] = replace(entries["vars"], node=self._write_out_variables(entries["vars"].node))
         for name in _SECTIONS:
             if name in entries:
-                entries[name] = entries[name]._replace(node=self._write_out_section(name, entries[name].node))
+                entries[name] = replace(entries[name], node=self._write_out_section(name, entries[name].node))
         written = raw.entries.get("groups")
         if written is not None and isinstance(written.node, MappingNode) and DEFAULT_GROUPS in written.node.entries:
             kept = written.node.entries[DEFAULT_GROUPS]
             groups = entries["groups"].node
             if isinstance(groups, MappingNode) and isinstance(kept.node, ScalarNode):
-                entries["groups"] = entries["groups"]._replace(
-                    node=replace_entries(groups, {DEFAULT_GROUPS: kept, **groups.entries})
+                entries["groups"] = replace(
+                    entries["groups"], node=replace_entries(groups, {DEFAULT_GROUPS: kept, **groups.entries})
                 )
         order = [key for key in get_recipe_schema()["properties"] if key in entries]
         paths = _Paths(self.loaded)
-        whole = {key: entries[key]._replace(node=paths.rebased(entries[key].node)) for key in order}
+        whole = {key: replace(entries[key], node=paths.rebased(entries[key].node)) for key in order}
         known = self.comments
         # The comment on a value also covers all values inside it.
         outer = {path: text for path, text in known.items() if not any(path[:end] in known for end in range(1, len(path)))}
@@ -113,7 +115,7 @@ class _Explanation:
         entries: _Entries = dict(section.entries)
         for name, override in self.overrides.items():
             if name in entries:
-                entries[name] = entries[name]._replace(node=make_scalar(section.where, override.value))
+                entries[name] = replace(entries[name], node=make_scalar(section.where, override.value))
                 self.comments["vars", name] = "--set"
         return replace_entries(section, entries)
 
@@ -130,7 +132,7 @@ class _Explanation:
             node = entry.node
             if name == "groups" and isinstance(node, MappingNode):
                 node = self._add_expectation(node, entry.name_where, (name, key))
-            entries[key] = entry._replace(node=self._write_out_definition(node, part["additionalProperties"], (name, key)))
+            entries[key] = replace(entry, node=self._write_out_definition(node, part["additionalProperties"], (name, key)))
         return replace_entries(section, entries)
 
     def _write_out_definition(self, node: Node, part: Mapping[str, Any], path: KeyPath) -> Node:
@@ -151,7 +153,7 @@ class _Explanation:
         entries: _Entries = {}
         for key, known in part.get("properties", {}).items():
             if key in node.entries:
-                entries[key] = node.entries[key]._replace(node=self._fill_in(node.entries[key].node, known, (*path, key)))
+                entries[key] = replace(node.entries[key], node=self._fill_in(node.entries[key].node, known, (*path, key)))
             elif isinstance(known.get("default"), str | int | float):
                 entries[key] = KeyedNode(node.where, make_scalar(node.where, known["default"]))
                 self.comments[*path, key] = _DEFAULT
@@ -201,7 +203,7 @@ class _Paths:
         """Return a copy of a node with its paths relative to the recipe's folder."""
         if isinstance(node, MappingNode):
             return replace_entries(
-                node, {key: entry._replace(node=self.rebased(entry.node)) for key, entry in node.entries.items()}
+                node, {key: replace(entry, node=self.rebased(entry.node)) for key, entry in node.entries.items()}
             )
         if isinstance(node, SequenceNode):
             items = [self.rebased(item) for item in node.items]

@@ -178,9 +178,9 @@ class MappingReader:
         if key not in self.entries:
             return {}
         return {
-            name: Setting(node.value, node.where, name_where)
-            for name, (name_where, node) in get_entries(self.entries[key].node).items()
-            if isinstance(node, ScalarNode) and node.value is not None
+            name: Setting(entry.node.value, entry.node.where, entry.name_where)
+            for name, entry in get_entries(self.entries[key].node).items()
+            if isinstance(entry.node, ScalarNode) and entry.node.value is not None
         }
 
     def mapping(self, key: str) -> MappingReader:

@@ -480,4 +480,4 @@ def _reduce_group(group: MappingNode, item: Node, model: Reference) -> MappingNo
 
 def _replace_value(node: MappingNode, key: str, value: Node) -> MappingNode:
     """Return a copy of the mapping with a new value for an existing key."""
-    return merge_nodes(node, replace(node, entries={key: node.entries[key]._replace(node=value)}))
+    return merge_nodes(node, replace(node, entries={key: replace(node.entries[key], node=value)}))

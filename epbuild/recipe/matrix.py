@@ -6,7 +6,8 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.fields import MappingReader
@@ -15,7 +16,7 @@ from epbuild.recipe.nodes import MappingNode, Node, Scalar, ScalarNode, render
 from epbuild.recipe.problems import BAD_NAME, WRONG_VALUE, quote_text
 
 
-class MatrixRow(NamedTuple):
+class MatrixRow(Struct, frozen=True):
     """Row of a matrix.
 
     `suffix` is appended to the target's name. `values` has the value of each axis, by its name in templates, such as `matrix.vtcm`.

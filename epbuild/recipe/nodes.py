@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -42,7 +41,7 @@ class SequenceNode(Struct, frozen=True, tag=True):
     gaps: int = 0
 
 
-class KeyedNode(NamedTuple):
+class KeyedNode(Struct, frozen=True):
     """Value in a mapping, with the position of its key."""
 
     name_where: Position

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from epbuild.core.errors import Problem, suggest_nearest
 from epbuild.recipe.names import is_glob, match_names
 from epbuild.recipe.nodes import (
@@ -69,13 +71,13 @@ def write_out_parts(models: Node, names: Mapping[str, Scalar], problems: list[Pr
             kept |= {key: value for key, value in rest.items() if key == "input_shapes"}
             problems += _find_unknown_keys(f"models.{name}", rest, _PARENT_KEYS)
         else:
-            entries[name] = entry._replace(node=replace_entries(entry.node, rest))
+            entries[name] = replace(entry, node=replace_entries(entry.node, rest))
         for number, part in enumerate(parts[name]):
             if (other := models.entries.get(part) or entries.get(part)) is not None:
                 message = f"the model {quote_text(part)} has the name of a part of {quote_text(name)}"
                 problems.append(Problem(BAD_NAME, message, other.name_where, "Rename the model."))
             else:
-                entries[part] = entry._replace(node=_make_part(whole, number, split, kept))
+                entries[part] = replace(entry, node=_make_part(whole, number, split, kept))
     return replace_entries(models, entries), parts
 
 
@@ -145,7 +147,7 @@ def write_out_members(groups: Node, models: Iterable[str], parts: Parts) -> Node
         return groups
     of_split = {part for names in parts.values() for part in names}
     known = [name for name in models if name not in of_split]
-    entries = {name: entry._replace(node=_write_out_group(entry.node, known, parts)) for name, entry in groups.entries.items()}
+    entries = {name: replace(entry, node=_write_out_group(entry.node, known, parts)) for name, entry in groups.entries.items()}
     return replace_entries(groups, entries)
 
 
@@ -177,15 +179,15 @@ def _write_out_group(group: Node, models: Sequence[str], parts: Parts) -> Node:
     if not any(entry.parts for entry in entries):
         return group
     members = make_sequence(listed.where, (member for entry in entries for member in _list_member_nodes(entry)))
-    changed = {**group.entries, "models": group.entries["models"]._replace(node=members)}
+    changed = {**group.entries, "models": replace(group.entries["models"], node=members)}
     if "share_weights" in changed:
         shared = changed["share_weights"]
-        changed["share_weights"] = shared._replace(node=_write_out_sets(shared.node, entries))
+        changed["share_weights"] = replace(shared, node=_write_out_sets(shared.node, entries))
     genai = changed.get("genai")
     if genai is not None and isinstance(genai.node, MappingNode) and "roles" in genai.node.entries:
         roles = genai.node.entries["roles"]
-        written = roles._replace(node=_write_out_roles(roles.node, entries))
-        changed["genai"] = genai._replace(node=replace_entries(genai.node, {**genai.node.entries, "roles": written}))
+        written = replace(roles, node=_write_out_roles(roles.node, entries))
+        changed["genai"] = replace(genai, node=replace_entries(genai.node, {**genai.node.entries, "roles": written}))
     return replace_entries(group, changed)
 
 
@@ -256,7 +258,7 @@ def _write_out_roles(roles: Node, entries: Sequence[_Entry]) -> Node:
     for role, keyed in roles.entries.items():
         items = keyed.node.items if isinstance(keyed.node, SequenceNode) else (keyed.node,)
         names = [make_scalar(item.where, name) for item in items for name in members.get(get_text(item), [get_text(item)])]
-        found[role] = keyed._replace(node=names[0] if len(names) == 1 else make_sequence(keyed.node.where, names))
+        found[role] = replace(keyed, node=names[0] if len(names) == 1 else make_sequence(keyed.node.where, names))
     return replace_entries(roles, found)
 
 
