@@ -1,1 +1,1 @@
-"""Action types whose results the store keeps: prepare, compile, copy, verify and measure."""
+"""Types of actions: prepare, compile, copy, verify and measure."""

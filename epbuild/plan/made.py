@@ -1,4 +1,4 @@
-"""`Made`: an action with its result and the results that it depends on."""
+"""Keyed actions, and actions with results, each with the results that it needs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,16 @@ from epbuild.plan.member import ModelFiles
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import ActionResult, CompileResult, PreparationResult, PreparedModel
 from epbuild.plan.steps import Action, SessionGroup
+
+
+class KeyedAction(Struct, frozen=True):
+    """Action with all its files, the results that it needs, and its key document."""
+
+    action: Action
+    key: str
+    document: Mapping[str, Any]
+    """Key document."""
+    needed: Sequence[Made]
 
 
 class Made(Struct, frozen=True):

@@ -36,7 +36,7 @@ from epbuild.engine.ledger import Ledger
 from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Cost, Runnable
 from epbuild.plan.key import describe_differences
-from epbuild.plan.made import Made
+from epbuild.plan.made import KeyedAction, Made
 from epbuild.plan.measuring import ModelMeasurement, make_measurement_id
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import DIAGNOSTICS, ActionResult, get_diagnostics, make_action_record
@@ -47,7 +47,7 @@ from epbuild.recipe.model import Recipe
 from epbuild.session.coverage import find_covered_models, list_all_models
 from epbuild.session.emitting import Emitter
 from epbuild.session.events import ModelCovered
-from epbuild.session.execution import ActionRunner, Executions, KeyedAction, MissingResultError, NewResult
+from epbuild.session.execution import ActionRunner, Executions, MissingResultError, NewResult
 from epbuild.session.provisioning import Provisioning, get_toolchain_name
 from epbuild.session.shared_results import SharedResults
 from epbuild.survey.costs import estimate_cost, get_cost_name

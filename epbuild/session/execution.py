@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from epbuild.engine.events import Outcome, Progress
 from epbuild.engine.loop import IdleActions, Slot
 from epbuild.engine.scheduler import Runnable
 from epbuild.plan.key import describe_differences
-from epbuild.plan.made import Made, find_blobs
+from epbuild.plan.made import KeyedAction, find_blobs
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action
 from epbuild.session.provisioning import Provisioning
@@ -32,16 +32,6 @@ from epbuild.toolchain.execution import Execution
 
 if TYPE_CHECKING:
     from epbuild.session.remote_build import RemoteMachines
-
-
-class KeyedAction(Struct, frozen=True):
-    """Action with all its files, the results that it needs, and its key document."""
-
-    action: Action
-    key: str
-    document: Mapping[str, Any]
-    """Key document."""
-    needed: Sequence[Made]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,10 +34,9 @@ from epbuild.engine.loop import drive
 from epbuild.engine.scheduler import Runnable, Scheduler
 from epbuild.engine.tally import Tally
 from epbuild.onnxfile.read.payload import Payload
-from epbuild.plan.made import Made
+from epbuild.plan.made import KeyedAction, Made
 from epbuild.session.build import BuildExecutor
 from epbuild.session.events import Comparison, ComparisonFinished, ComparisonStarted, StepCompared
-from epbuild.session.execution import KeyedAction
 from epbuild.toolchain.execution import Execution
 
 _FOLDER = "rebuilt"

@@ -27,11 +27,10 @@ from epbuild.core.shown import describe_files
 from epbuild.engine.events import Progress, StepStarted, Warned, count_step_bytes
 from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Runnable
-from epbuild.plan.made import find_blobs
+from epbuild.plan.made import KeyedAction, find_blobs
 from epbuild.plan.steps import Action
 from epbuild.remote.cache import NotFetched, RemoteCache
 from epbuild.session.events import ToolchainFailed, ToolchainReady, ToolchainStarted
-from epbuild.session.execution import KeyedAction
 from epbuild.session.shared_results import SharedResults
 from epbuild.session.toolchains import Place, PlanToolchains, UnknownToolchain
 from epbuild.survey.remote_results import RemoteResults

@@ -14,8 +14,9 @@ from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError
 from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Cost, Runnable
+from epbuild.plan.made import KeyedAction
 from epbuild.plan.result import CompileResult, Measurements
-from epbuild.session.execution import ActionRunner, KeyedAction, MissingResultError, NewResult
+from epbuild.session.execution import ActionRunner, MissingResultError, NewResult
 from epbuild.session.remote_build import RemoteResult
 from epbuild.toolchain.execution import Execution
 from tests.support.fake_builds import sharing_group

@@ -19,7 +19,7 @@ from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Pl
 from epbuild.engine.events import EventList, Progress, Warned, count_step_bytes
 from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Cost, Runnable
-from epbuild.session.execution import KeyedAction
+from epbuild.plan.made import KeyedAction
 from epbuild.session.remote_build import RemoteMachines, RemoteResult, open_cluster
 from epbuild.session.request import RemoteChoice
 from epbuild.session.session import open_session
