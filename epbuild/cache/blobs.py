@@ -35,7 +35,7 @@ class BlobSource(Protocol):
 
     def materialize(self, digest: str, destination: str | Path, count: Count = ignore_count) -> None: ...
 
-    def copy(self, digest: str, write: Write) -> None: ...
+    def copy(self, digest: str, write: Write, count: Count = ignore_count) -> None: ...
 
 
 class BlobStore:
@@ -166,10 +166,11 @@ class BlobStore:
             destination.unlink(missing_ok=True)
             raise self._make_damage_error(digest, identity)
 
-    def copy(self, digest: str, write: Write) -> None:
-        """Pass the pieces of a blob to `write`, one at a time. Raises errors of `pieces` and `write`."""
+    def copy(self, digest: str, write: Write, count: Count = ignore_count) -> None:
+        """Pass the pieces of a blob to `write`, one at a time, and their sizes to `count`. Raises errors of `pieces` and `write`."""
         for piece in self.pieces(digest):
             write(piece)
+            count(len(piece))
 
     def pieces(self, digest: str) -> Iterator[memoryview]:
         """Yield the content of a blob in pieces of at most 1 MiB, using constant memory.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec import Struct, field
+
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.cache.blobs import BlobSource
 from epbuild.core.canonical import JsonFile
-from epbuild.core.digest import Blob, Hasher, hash_file, hash_into
+from epbuild.core.digest import Blob, Count, Hasher, hash_file, hash_into
 from epbuild.core.safepath import open_regular
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.onnxfile.edit.rewrite import relink
@@ -19,38 +21,39 @@ from epbuild.recipe.model import Encryption
 from epbuild.runtime.encryption import Encryptor, make_header
 
 
-class ArtifactBuilder:
+class ArtifactBuilder(Struct):
     """Builder of the artifacts of one output.
 
     Models that are relinked or merged are written below `folder`, at their paths relative to the output's root. The folder is created on
-    demand. Blobs are left in the store, users' files in their original location, and generated files in memory.
+    demand. Blobs are left in the store, users' files in their original location, and generated files in memory. `count` receives the size
+    of each piece of a blob that was read.
     """
 
-    def __init__(self, tree: OutputTree, folder: Path, store: BlobSource, progress: Progress, keys: Keys) -> None:
-        self._tree = tree
-        self._folder = folder
-        self._store = store
-        self._progress = progress
-        self._keys = keys
-        self._merged: dict[str, MergedHeader] = {}
-        self._staged: dict[str, Artifact] = {}
-        """Artifacts that were written below the folder, by relative path."""
+    tree: OutputTree
+    folder: Path
+    store: BlobSource
+    progress: Progress
+    keys: Keys
+    count: Count
+    _merged: dict[str, MergedHeader] = field(default_factory=dict)
+    _staged: dict[str, Artifact] = field(default_factory=dict)
+    """Artifacts that were written below the folder, by relative path."""
 
     def build(self) -> list[Artifact]:
         """Build and return the artifacts, except the provenance statement.
 
         Raises BuildError if models cannot be merged, and MissingBlob or DamagedBlob if the store has lost a result.
         """
-        for file in self._tree.files:
+        for file in self.tree.files:
             if isinstance(file.plain, MergedModel):
                 self._merge(file, file.plain)
         artifacts = [
             self._encrypt(self._build(file), file.content.encryption)
             if isinstance(file.content, EncryptedFile)
             else self._build(file)
-            for file in self._tree.files
+            for file in self.tree.files
         ]
-        for item in self._tree.documents:
+        for item in self.tree.documents:
             document = item.document.render([artifact.entry for artifact in artifacts], self._merged)
             artifacts.append(Artifact.generated(item.path, item.role, document.data))
         return artifacts
@@ -72,9 +75,9 @@ class ArtifactBuilder:
 
     def _encrypt(self, plain: Artifact, encryption: Encryption) -> Artifact:
         """Write the encrypted form of an artifact, chunk by chunk, in place of a plain file below the folder."""
-        key = self._keys.read(encryption, self._tree.emission.id)
+        key = self.keys.read(encryption, self.tree.emission.id)
         header = make_header(key, plain.path, plain.size, plain.sha256)
-        place, draft = self._folder / plain.path, self._folder.with_name("encrypted")
+        place, draft = self.folder / plain.path, self.folder.with_name("encrypted")
         place.parent.mkdir(parents=True, exist_ok=True)
         hasher = Hasher()
         with draft.open("wb") as file:
@@ -85,7 +88,7 @@ class ArtifactBuilder:
 
             encryptor = Encryptor(header, key, write)
             if plain.file is None:
-                self._store.copy(plain.sha256, encryptor.add)
+                self.store.copy(plain.sha256, encryptor.add, self.count)
             else:
                 with open_regular(plain.file) as source:
                     hash_into(source, Hasher(digest=False), encryptor.add)
@@ -95,9 +98,9 @@ class ArtifactBuilder:
         return Artifact(plain.path, plain.role, made.size, made.digest, place, plain=Blob(plain.sha256, plain.size))
 
     def _relink(self, path: str, role: Role, content: RelinkedModel) -> Artifact:
-        original = self._folder.with_name("original")  # a fixed name, as a suffix could make the file's own name too long
-        self._store.materialize(content.stored.digest, original)
-        place = self._folder / path
+        original = self.folder.with_name("original")  # a fixed name, as a suffix could make the file's own name too long
+        self.store.materialize(content.stored.digest, original, self.count)
+        place = self.folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
         relink(original, place, content.references)
         original.unlink()
@@ -111,14 +114,14 @@ class ArtifactBuilder:
             if isinstance(member.content, RelinkedModel):
                 self._relink(path, member.role, member.content)
             elif isinstance(member.content, Blob):
-                self._store.materialize(member.content.digest, self._folder / path)
-                self._staged[path] = Artifact(path, member.role, member.content.size, member.content.digest, self._folder / path)
-        for sentence in merge(content, self._folder / content.part.folder):
-            self._progress.report(StepOutput(self._tree.emission.steps[0], sentence))
-        self._merged[file.path] = read_merged(self._folder / self._stage(file.path, file.role).path)
+                self.store.materialize(member.content.digest, self.folder / path, self.count)
+                self._staged[path] = Artifact(path, member.role, member.content.size, member.content.digest, self.folder / path)
+        for sentence in merge(content, self.folder / content.part.folder):
+            self.progress.report(StepOutput(self.tree.emission.steps[0], sentence))
+        self._merged[file.path] = read_merged(self.folder / self._stage(file.path, file.role).path)
 
     def _stage(self, path: str, role: Role) -> Artifact:
         """Register a file that was written below the folder, and return its artifact."""
-        file = self._folder / path
+        file = self.folder / path
         self._staged[path] = Artifact(path, role, file.stat().st_size, hash_file(file), file)
         return self._staged[path]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,9 +85,9 @@ def materialize(
     emission = tree.emission
     for sentence in tree.omissions:
         progress.report(StepOutput(emission.steps[0], sentence))
-    with scratch_path(draft) as work, _counting(tree, store, progress) as counted:
-        artifacts = ArtifactBuilder(tree, work / "made", counted, progress, keys).build()
-        writer = OutputWriter(emission, draft, work, counted, written, progress, cancelled)
+    with scratch_path(draft) as work, _counting(tree, progress) as count:
+        artifacts = ArtifactBuilder(tree, work / "made", store, progress, keys, count).build()
+        writer = OutputWriter(emission, draft, work, store, written, progress, cancelled, count)
         match emission.archive_format:
             case "zip" | "tar.zst" as form:
                 return writer.write_archive(form, artifacts, tree)
@@ -97,38 +97,17 @@ def materialize(
                 return writer.write_folder(_add_statement(tree, artifacts))
 
 
-@contextmanager
-def _counting(tree: OutputTree, store: BlobSource, progress: Progress) -> Iterator[BlobSource]:
-    """Yield a source of the output's blobs that reports the progress of reading them. The client of the registry reports a push itself."""
+def _counting(tree: OutputTree, progress: Progress) -> AbstractContextManager[Count]:
+    """Return a context that reports the progress of reading the output's blobs. It yields a callback for the size of each piece.
+
+    The client of the registry reports the progress of a push itself.
+    """
     if tree.emission.push_only:
-        yield store
-        return
+        return nullcontext(ignore_count)
     contents = {file.path: file.plain for file in tree.files}
     blobs = {path: content.stored if isinstance(content, RelinkedModel) else content for path, content in contents.items()}
     sizes = {path: blob.size for path, blob in blobs.items() if isinstance(blob, Blob)}
-    with count_step_bytes(progress, tree.emission.id, f"writing {describe_files(sizes)}", sum(sizes.values())) as count:
-        yield _CountedBlobs(store, count)
-
-
-class _CountedBlobs(Struct, frozen=True):
-    """Source of blobs that reports the size of each piece that it reads."""
-
-    store: BlobSource
-    count: Count
-
-    def materialize(self, digest: str, destination: str | Path, count: Count = ignore_count) -> None:
-        def count_both(size: int) -> None:
-            count(size)
-            self.count(size)
-
-        self.store.materialize(digest, destination, count_both)
-
-    def copy(self, digest: str, write: Write) -> None:
-        def write_counted(piece: memoryview) -> None:
-            write(piece)
-            self.count(len(piece))
-
-        self.store.copy(digest, write_counted)
+    return count_step_bytes(progress, tree.emission.id, f"writing {describe_files(sizes)}", sum(sizes.values()))
 
 
 class OutputWriter(Struct, frozen=True):
@@ -146,6 +125,8 @@ class OutputWriter(Struct, frozen=True):
     written: OwnedFiles
     progress: Progress
     cancelled: threading.Event
+    count: Count
+    """Callback for the size of each piece of a blob that has been read."""
 
     def write_folder(self, artifacts: Sequence[Artifact]) -> Files:
         """Write the artifacts to a new folder, which then replaces the output's folder.
@@ -230,7 +211,7 @@ class OutputWriter(Struct, frozen=True):
             write(memoryview(artifact.data))
             return
         if artifact.file is None:
-            self.store.copy(artifact.sha256, write)
+            self.store.copy(artifact.sha256, write, self.count)
             return
         hasher = Hasher()
         with open_raw(artifact.file) as file:
@@ -255,7 +236,7 @@ class OutputWriter(Struct, frozen=True):
             write_new(place, artifact.data)
             return
         if artifact.file is None:
-            self.store.materialize(artifact.sha256, place)
+            self.store.materialize(artifact.sha256, place, self.count)
             return
         path = Path(place)
         path.parent.mkdir(parents=True, exist_ok=True)

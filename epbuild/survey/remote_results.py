@@ -143,13 +143,14 @@ class _BlobsOfResults:
                 self._cache.fetch(lacking, self._store)
         self._store.materialize(digest, destination, count)
 
-    def copy(self, digest: str, write: Write) -> None:
+    def copy(self, digest: str, write: Write, count: Count = ignore_count) -> None:
         """Copy a blob to `write` without adding it to the store."""
         if (lacking := self._find_lacking(digest)) is not None:
             with self._convert_error(digest):
                 self._cache.copy(lacking, write)
+            count(lacking.size)
         else:
-            self._store.copy(digest, write)
+            self._store.copy(digest, write, count)
 
     def _find_lacking(self, digest: str) -> Blob | None:
         """Return the blob with this digest if the store lacks it. Return None if the store has the blob or the blob's size is unknown."""

@@ -27,6 +27,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
 from epbuild.cache.workspace import Workspace
 from epbuild.core.atomic import write_new
+from epbuild.core.digest import ignore_count
 from epbuild.core.directory import prepare, recover_swaps, scratch_path
 from epbuild.core.errors import Position
 from epbuild.engine.events import NoProgress
@@ -160,7 +161,9 @@ def publish(tmp_path: Path) -> Iterator[Callable[[Path, Mapping[str, bytes], Map
                         write_new(work / name, data)
                         artifact = replace(artifact, file=work / name, data=None)
                     artifacts.append(artifact)
-                OutputWriter(emission(path), draft, work, store, written, NoProgress(), threading.Event()).write_folder(artifacts)
+                OutputWriter(
+                    emission(path), draft, work, store, written, NoProgress(), threading.Event(), ignore_count
+                ).write_folder(artifacts)
             return written
 
         yield publish
