@@ -118,12 +118,12 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
         """Write the trace of this process's build that began at or after `since`. Raises EnvironmentFailure (EPB443)."""
         if self.trace is not None:
             from epbuild.commands.reporting.build_record import BuildRecords
-            from epbuild.report.json.events import trace_document
+            from epbuild.report.json.events import build_trace_document
             from epbuild.report.listeners import write_document
             from epbuild.session.planning import get_workspace_folder
 
             record = BuildRecords(get_workspace_folder(request.recipe)).find_own(since)
-            write_document(self.trace, json.dumps(trace_document(record)) + "\n")
+            write_document(self.trace, json.dumps(build_trace_document(record)) + "\n")
 
 
 def check_suffix(file: Path) -> None:
@@ -143,11 +143,11 @@ def write_report(found: Report, file: Path) -> None:
     """Write a report in the format that the file's suffix indicates. Raises EnvironmentFailure (EPB443)."""
     from epbuild.commands.reporting.against import PAGES
     from epbuild.report.html.report_page import report_page
-    from epbuild.report.json.documents import format_json, report_document
+    from epbuild.report.json.documents import build_report_document, format_json
     from epbuild.report.listeners import write_document
 
     is_page = file.suffix.lower() in PAGES
-    write_document(file, report_page(found) if is_page else format_json(report_document(found)))
+    write_document(file, report_page(found) if is_page else format_json(build_report_document(found)))
 
 
 def compare_report(found: Report, against: Path | None, output: Path | None) -> Report:

@@ -18,8 +18,8 @@ from epbuild.report.json.store import (
     KeyDocument,
     build_cache_check_document,
     build_cache_stats_document,
+    build_push_document,
     build_remote_check_document,
-    push_document,
 )
 from epbuild.report.terminal.problems import print_problems
 from epbuild.report.terminal.store import print_cache_check, print_cache_stats, print_push, print_remote_check, show_byte_progress
@@ -129,7 +129,7 @@ def push(
     with show_byte_progress("uploading", shown=not json) as progress:
         done = push_results(request, progress, replace=replace)
     if json:
-        print_json(push_document(done))
+        print_json(build_push_document(done))
     else:
         print_problems(done.warnings, "warning")
         print_push(done)

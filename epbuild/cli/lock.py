@@ -8,7 +8,7 @@ from epbuild.cli import arguments
 from epbuild.cli.options import MACHINE, declare_option, declare_options, make_application
 from epbuild.commands.lock import Upgrade, export_lock, make_lock, write_lock
 from epbuild.engine.events import EventList, Warned
-from epbuild.report.json.build import lock_document
+from epbuild.report.json.build import build_lock_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.terminal.progress import make_reporter
 from epbuild.report.terminal.recipes import print_lock
@@ -60,7 +60,7 @@ def lock(
     exported = export_lock(locking) if export and not check else {}
     if json:
         warnings = [event.problem for event in events if isinstance(event, Warned)]
-        print_json(lock_document(locking, warnings, exported, written=written))
+        print_json(build_lock_document(locking, warnings, exported, written=written))
     else:
         print_lock(locking, exported, written=written)
     return 1 if check and not locking.is_written else 0

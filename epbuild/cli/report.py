@@ -9,7 +9,7 @@ from epbuild.cli import arguments
 from epbuild.cli.build_files import Against, check_suffix, compare_report, write_report
 from epbuild.cli.options import Excludes, declare_option, make_application
 from epbuild.commands.reporting.report import report as report_of
-from epbuild.report.json.documents import print_json, report_document
+from epbuild.report.json.documents import build_report_document, print_json
 from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.report import print_report
 
@@ -56,7 +56,7 @@ def report(
     if output is not None:
         write_report(found, output)
     elif json:
-        print_json(report_document(found))
+        print_json(build_report_document(found))
     else:
         print_report(found)
     return 0

@@ -17,7 +17,7 @@ from epbuild.commands.run import cover
 from epbuild.commands.watch import SourceWatch
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.engine.events import Progress
-from epbuild.report.json.build import build_coverage_document, build_measurements_document, plan_document
+from epbuild.report.json.build import build_coverage_document, build_measurements_document, build_plan_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.listeners import Listener, WaitingRow
 from epbuild.report.terminal.coverage import print_coverage, print_coverage_details, print_coverage_markdown
@@ -160,7 +160,7 @@ def _show_plan(request: Request, *, check: bool, all_warnings: bool, json: bool)
     with WaitingRow() as waiting:
         found = api.plan(request, waiting)
     if json:
-        print_json(plan_document(str(request.recipe), found))
+        print_json(build_plan_document(str(request.recipe), found))
     else:
         print_plan(found)
     return 1 if check and not found.nothing_to_try else 0

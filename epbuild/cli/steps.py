@@ -16,7 +16,7 @@ from epbuild.cli.options import declare_option, make_application
 from epbuild.commands.log import list_logged_steps, read_log
 from epbuild.commands.plan import explain as explained
 from epbuild.core.shown import escape_log
-from epbuild.report.json.build import build_explanation_document, build_workloads_document, plan_document, print_matrix
+from epbuild.report.json.build import build_explanation_document, build_plan_document, build_workloads_document, print_matrix
 from epbuild.report.json.documents import print_json
 from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.plan import print_defaults, print_explanations, print_plan, print_workloads
@@ -70,7 +70,7 @@ def plan(
             print_workloads(loads)
         return 0
     if json:
-        print_json(plan_document(str(request.recipe), survey))
+        print_json(build_plan_document(str(request.recipe), survey))
     else:
         print_warnings(survey.plan.warnings, all_warnings=all_warnings)
         if request.is_whole:  # Defaults belong to a recipe, not to some of its steps.

@@ -20,7 +20,7 @@ from epbuild.recipe.model import MadeInputs
 from epbuild.toolchain.execution import REQUEST, Execution
 from epbuild.verify.live.inputs import BadInputs, NoInputs, make_samples
 from epbuild.verify.live.session import open_target_session
-from epbuild.verify.live.worker import Attempt, Feed, Load, Session, run_models, why_not_real
+from epbuild.verify.live.worker import Attempt, Feed, Load, Session, explain_no_real_device, run_models
 
 _PROFILE = "onnxruntime_profile.json"
 _MAX_PROFILED_RUNS = 10
@@ -64,7 +64,7 @@ def run_model(measurement: ModelMeasurement, member: MeasuredMember, execution: 
 def _find_emulator(measurement: ModelMeasurement, session: Session, scratch: Path, execution: Execution) -> str | None:
     """Return the reason why the target's device is not real, or None if it is. Raises EnvironmentFailure if the recipe rejects it."""
     offered = run_models((), session, scratch, execution.cancelled)
-    emulated = why_not_real(offered, session.eps)
+    emulated = explain_no_real_device(offered, session.eps)
     if emulated is not None and (measurement.is_on_real_device or offered.failure is not None):
         kind = "real device" if measurement.is_on_real_device else "device"
         raise make_device_error(f"{measurement.target.title} has no {kind} here: {emulated}", StepId(measurement.id))

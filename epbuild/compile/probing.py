@@ -39,7 +39,7 @@ from epbuild.toolchain.execution import Execution
 from epbuild.toolchain.platforms import read_drivers
 from epbuild.toolchain.process import Ending, RunWorker
 from epbuild.verify.live.session import open_target_session
-from epbuild.verify.live.worker import Load, LoadFailure, run_models, why_not_real
+from epbuild.verify.live.worker import Load, LoadFailure, explain_no_real_device, run_models
 
 _FORMAT = 1
 _SECONDS = 120.0
@@ -118,7 +118,7 @@ def _probe_run(ability: Ability, group: SessionGroup, execution: Execution, runn
     scratch.mkdir()
     session = open_target_session(group.target, execution.environment, (), _SECONDS)
     found = run_models((), session, scratch, execution.cancelled)
-    if (why := why_not_real(found, session.eps)) is not None:
+    if (why := explain_no_real_device(found, session.eps)) is not None:
         return ProbeResult(
             "cannot" if found.failure is None or _is_machine_fault(found.failure, runner) else "unclear", _strip_quote(why)
         )

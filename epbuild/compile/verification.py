@@ -27,7 +27,7 @@ from epbuild.verify.live.judging import make_unjudged_problem
 from epbuild.verify.live.numbers_check import MemberResult, NumbersCheck, Subject, compile_unshared
 from epbuild.verify.live.session import open_target_session
 from epbuild.verify.live.source import RunnableSource, find_other_values
-from epbuild.verify.live.worker import RAISED, Attempt, Feed, LoadFailure, run_models, why_not_real
+from epbuild.verify.live.worker import RAISED, Attempt, Feed, LoadFailure, explain_no_real_device, run_models
 
 
 class VerificationRun:
@@ -77,7 +77,7 @@ class VerificationRun:
         """Raise EnvironmentFailure (EPB667) if this machine has no device for the EPs, or only an emulator."""
         self._device_folder.mkdir(parents=True)
         attempt = run_models((), self._session, self._device_folder, self._execution.cancelled)
-        if (reason := why_not_real(attempt, self._session.eps)) is not None:
+        if (reason := explain_no_real_device(attempt, self._session.eps)) is not None:
             raise make_device_error(f"{self._action.target.title} has no real device here: {reason}", self._step)
 
     def _compare_group(self, built: Made, folder: Path) -> None:

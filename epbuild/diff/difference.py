@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from epbuild.core.differences import Kind, Place, compare_facts
 from epbuild.core.errors import Problem
 from epbuild.diff.facts import ACTION_KEY, SOURCE_FILE, ArtifactFacts, Category, Facts, Incomparable, ModelFacts, read_facts
-from epbuild.diff.matching import pair_artifacts, pair_models, place_of
+from epbuild.diff.matching import get_place, pair_artifacts, pair_models
 from epbuild.diff.sizes import SizeChange, compare_sizes, read_model_sizes
 from epbuild.onnxfile.read.payload import Payload
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
@@ -132,8 +132,8 @@ def compare(old: Path, new: Path) -> Comparison:
             if first is None or second is None
             else compare_artifacts(read_facts(first, sha256), read_facts(second, sha256))
         )
-        parts.append(part if len(pairs) == 1 else _add_place(part, first, second, place_of(pair) or "."))
-    shared = tuple(place_of(pair) or "." for pair in pairs if None not in pair and any(item.models for item in pair if item))
+        parts.append(part if len(pairs) == 1 else _add_place(part, first, second, get_place(pair) or "."))
+    shared = tuple(get_place(pair) or "." for pair in pairs if None not in pair and any(item.models for item in pair if item))
     return Comparison(
         differences=_sort_differences(item for part in parts for item in part.differences),
         models=sum(part.models for part in parts),

@@ -37,10 +37,10 @@ def pair_artifacts(old: Sequence[ArtifactFolder], new: Sequence[ArtifactFolder])
         old_rest = [item for item in old_rest if name_of(item) not in names]
         new_rest = [item for item in new_rest if name_of(item) not in names]
     pairs += [*((item, None) for item in old_rest), *((None, item) for item in new_rest)]
-    return sorted(pairs, key=lambda pair: PurePosixPath(place_of(pair)).parts)
+    return sorted(pairs, key=lambda pair: PurePosixPath(get_place(pair)).parts)
 
 
-def place_of(pair: ArtifactPair) -> str:
+def get_place(pair: ArtifactPair) -> str:
     """Return the artifact's new place below the compared path, or its old place if it was removed."""
     old, new = pair
     item = new or old

@@ -24,7 +24,7 @@ from epbuild.core.user_folders import SETTINGS_VARIABLES
 from epbuild.core.user_settings import _KINDS
 from epbuild.engine.events import Event
 from epbuild.report.json.documents import Document
-from epbuild.report.json.events import event_name
+from epbuild.report.json.events import format_event_name
 from tests.support.commands import ROOT, environment
 from tools.reference.__main__ import main
 from tools.reference.environment import read_variables
@@ -133,7 +133,7 @@ def subclasses(kind: Any) -> set[Any]:
 def test_every_document_and_event_is_on_its_page() -> None:
     assert subclasses(Document) <= {document.type for document in DOCUMENTS}
     for event in subclasses(Event) - UNREPORTED:
-        assert f"### {event_name(event)}\n" in PAGES["json.md"]
+        assert f"### {format_event_name(event)}\n" in PAGES["json.md"]
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))

@@ -16,7 +16,7 @@ from epbuild.commands.reporting.report import report
 from epbuild.core.errors import NothingToVerify
 from epbuild.diff.facts import Incomparable
 from epbuild.report.html.report_page import render_page
-from epbuild.report.json.documents import format_json, report_document
+from epbuild.report.json.documents import build_report_document, format_json
 from tests.support.fake_builds import Workshop, source_model
 
 
@@ -30,7 +30,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 def written_report(workshop: Workshop, name: str = "before.json") -> Path:
     """Write the current report to a file."""
     path = workshop.folder.parent / name
-    document = report_document(report(workshop.request))
+    document = build_report_document(report(workshop.request))
     path.write_text(format_json(document) if path.suffix == ".json" else render_page(document), encoding="utf-8")
     return path
 
@@ -127,6 +127,6 @@ def test_report_with_non_finite_numbers_is_refused(workshop: Workshop, number: s
 
 def test_report_with_a_comparison_can_be_compared_again(workshop: Workshop) -> None:
     path = written_report(workshop)
-    document = report_document(with_comparison(report(workshop.request), path))
+    document = build_report_document(with_comparison(report(workshop.request), path))
     path.write_text(json.dumps(document), encoding="utf-8")
     assert replace(compared(workshop, path), made_at=None).models == ()

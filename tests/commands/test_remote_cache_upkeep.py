@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from epbuild.commands.remote_cache import Push, RemoteCheck, check_results, push_results
 from epbuild.core.errors import Cancelled, RecipeError
-from epbuild.report.json.store import build_remote_check_document, push_document
+from epbuild.report.json.store import build_push_document, build_remote_check_document
 from epbuild.report.terminal.store import print_push, print_remote_check
 from epbuild.session.request import RemoteChoice
 from tests.session.shared_machines import (
@@ -176,7 +176,7 @@ def test_unusable_results_are_reported_and_replaced(
     assert set(pushed(done).values()) == {"written"}
     print_push(done)
     assert "2 results, 2 written (" in capsys.readouterr().out
-    assert push_document(done).results[0].outcome == "written"
+    assert build_push_document(done).results[0].outcome == "written"
     assert {result.outcome for result in check(first).results} == {"sound"}
 
 

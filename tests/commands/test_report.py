@@ -17,7 +17,7 @@ from epbuild.commands.reporting.values import Report, ReportedStep
 from epbuild.core.canonical import read_schema
 from epbuild.engine.events import StepFailed, StepFinished
 from epbuild.publish.sizes import SharingSaved
-from epbuild.report.json.documents import report_document
+from epbuild.report.json.documents import build_report_document
 from epbuild.session.events import ModelCovered
 from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, LET_THE_CPU, SHARE, STEPS, Workshop
@@ -33,7 +33,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 def reported(workshop: Workshop) -> Report:
     """Return the report. Fail if its JSON violates the schema or changes in a round trip."""
     found = report(workshop.request)
-    text = json.dumps(report_document(found))
+    text = json.dumps(build_report_document(found))
     VALIDATOR.validate(json.loads(text))
     assert msgspec.convert(json.loads(text), Report) == found
     return found

@@ -25,7 +25,7 @@ from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelS
 from epbuild.plan.verification import CheckedMember, Verification, build_verification_document, with_inputs
 from epbuild.recipe.model import VerifyChoice
 from epbuild.recipe.patterns import FileFinder
-from epbuild.report.json.build import plan_document
+from epbuild.report.json.build import build_plan_document
 from epbuild.report.json.documents import format_json
 from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import HERE, SHARE, Workshop, sharing_group, source_model
@@ -254,7 +254,7 @@ def test_figures_of_an_emulator_do_not_count_for_a_real_device(bench: Bench) -> 
     bench.runs.clear()
     bench.asks("{device: real}")
     assert bench.states()[VERIFY] == "out of date"
-    steps = {step["id"]: step for step in json.loads(format_json(plan_document("epbuild.yaml", bench.survey())))["steps"]}
+    steps = {step["id"]: step for step in json.loads(format_json(build_plan_document("epbuild.yaml", bench.survey())))["steps"]}
     assert [name for name, step in steps.items() if step.get("device") == "real"] == [VERIFY]
     assert bench.build("*classifier*").exit_code == 0
     assert bench.runs == ["CPU: classifier", "EP: classifier"]

@@ -22,7 +22,7 @@ from epbuild.core.errors import BuildError, RecipeError
 from epbuild.engine.events import EventList, Warned
 from epbuild.remote.cache import RemoteCache
 from epbuild.remote.statistics import RemoteStatistics
-from epbuild.report.json.build import plan_document
+from epbuild.report.json.build import build_plan_document
 from epbuild.report.terminal.event_lines import format_remote, format_upload
 from epbuild.session.events import ModelCovered, RemoteCacheUsed, ResultsShared
 from epbuild.session.planning import read_plan, resolve_remote
@@ -64,7 +64,7 @@ def test_results_of_one_machine_are_restored_on_another(place: Place, machines: 
         **dict.fromkeys([*COMPILES, SHARE, CLASSIFIER], ("restorable", True)),
         **dict.fromkeys([EMIT_DECODER, EMIT_CLASSIFIER], ("new", False)),
     }
-    assert [step.remote for step in plan_document("epbuild.yaml", found).steps].count(True) == 4
+    assert [step.remote for step in build_plan_document("epbuild.yaml", found).steps].count(True) == 4
     assert not reader.cache.exists()
     assert reader.build().exit_code == 0
     assert (reader.compiled, outputs(reader), warnings(reader)) == ([], made, [])

@@ -21,7 +21,7 @@ from epbuild.engine.events import Event, StepsCurrent
 from epbuild.publish import sizes
 from epbuild.report.json import artifacts, build, checks, store
 from epbuild.report.json.documents import ProblemView
-from epbuild.report.json.events import event_name
+from epbuild.report.json.events import format_event_name
 from epbuild.session import events
 from epbuild.verify import inspected
 from tools.reference.markdown import build_anchor, format_code, format_paragraph, format_table
@@ -93,8 +93,8 @@ def build_json_page() -> Iterator[str]:
     yield "## Events"
     yield format_paragraph(_COMMON_KEYS)
     nested: dict[Any, None] = {}
-    for event in sorted(_list_event_types(), key=event_name):
-        yield f"### {event_name(event)}"
+    for event in sorted(_list_event_types(), key=format_event_name):
+        yield f"### {format_event_name(event)}"
         yield from _build_key_table(event)
         nested |= dict.fromkeys(_find_nested(event))
     yield from _build_objects(kind for kind in nested if kind not in shared)

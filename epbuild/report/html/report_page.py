@@ -22,7 +22,7 @@ from typing import Any
 from epbuild.commands.reporting.values import Report
 from epbuild.core.units import format_count
 from epbuild.report.formatting import Table, format_size
-from epbuild.report.json.documents import report_document
+from epbuild.report.json.documents import build_report_document
 from epbuild.verify.figures import describe_place, format_figures
 
 _FOLDER = Path(__file__).with_name("page")
@@ -42,7 +42,7 @@ _VERDICTS = {
 
 def report_page(report: Report) -> str:
     """Return the HTML page of a report, with the report's JSON in `<script type="application/json" id="report">`."""
-    return render_page(report_document(report))
+    return render_page(build_report_document(report))
 
 
 def render_page(document: Mapping[str, Any]) -> str:

@@ -252,7 +252,7 @@ class MatrixDocument(View, frozen=True):
     """Jobs, longest first."""
 
 
-def plan_document(recipe: str, found: Survey) -> PlanDocument:
+def build_plan_document(recipe: str, found: Survey) -> PlanDocument:
     """Return the document of `plan --json`: every step with its state and the reasons to run it."""
     return PlanDocument(
         recipe=recipe,
@@ -375,7 +375,7 @@ class ImportedDocument(Document, frozen=True, kw_only=True):
     """Warnings about the recipe."""
 
 
-def lock_document(
+def build_lock_document(
     locking: Locking, warnings: Sequence[Problem], exported: Mapping[str, Path | None], *, written: bool
 ) -> LockDocument:
     """Return the document of `lock --json`."""

@@ -87,7 +87,7 @@ def build_problem_views(problems: Iterable[Problem]) -> tuple[ProblemView, ...]:
     return tuple(map(build_problem_view, problems))
 
 
-def report_document(report: Report) -> dict[str, Any]:
+def build_report_document(report: Report) -> dict[str, Any]:
     """Return the document of `report --json`. HTML pages embed this document."""
     document: dict[str, Any] = msgspec.to_builtins(report)
     return document

@@ -46,7 +46,7 @@ class JsonLines(Listener):
 
 def _format_line(event: Event) -> str:
     kind: Any = type(event)
-    document = {"event": event_name(kind), "format": FORMAT, "time": round(time.time(), 3), **_to_json_value(event)}
+    document = {"event": format_event_name(kind), "format": FORMAT, "time": round(time.time(), 3), **_to_json_value(event)}
     return f"{json.dumps(document)}\n"
 
 
@@ -58,7 +58,7 @@ def _format_current_lines(event: StepsCurrent) -> str:
 
 
 @cache
-def event_name(kind: Any) -> str:
+def format_event_name(kind: Any) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
@@ -90,7 +90,7 @@ class _StartedStep(Struct, frozen=True):
         return self.pid, (self.run.worker or 0) + 1
 
 
-def trace_document(record: BuildRecord | None) -> dict[str, Any]:
+def build_trace_document(record: BuildRecord | None) -> dict[str, Any]:
     """Return the trace of a build. The trace is empty if `record` is None."""
     if record is None:
         return {"displayTimeUnit": "ms", "traceEvents": []}

@@ -188,7 +188,7 @@ def build_cache_check_document(place: Path, found: CacheCheck) -> CacheCheckDocu
     return build_view(CacheCheckDocument, found, place=str(place))
 
 
-def push_document(done: Push) -> PushDocument:
+def build_push_document(done: Push) -> PushDocument:
     """Return the document of `cache push --json`."""
     return build_view(PushDocument, done, warnings=build_problem_views(done.warnings))
 

@@ -89,7 +89,7 @@ def format_upload(event: ResultsShared) -> str:
     return f"writing results: {event.done} of {event.total} done{size}{format_rest(event.seconds_left)}"
 
 
-def end_lines(event: Event) -> Iterator[str]:
+def list_end_lines(event: Event) -> Iterator[str]:
     """Yield the lines for an event that reports finished work. Yield nothing for a step that was current."""
     match event:
         case ToolchainLocked(name, platforms, packages, seconds):

@@ -37,13 +37,13 @@ from epbuild.report.listeners import FILES, HEARTBEAT, Listener, format_bytes, f
 from epbuild.report.terminal.changes import ChangeReport
 from epbuild.report.terminal.coverage import CoverageList, CoverageProgress
 from epbuild.report.terminal.event_lines import (
-    end_lines,
     format_comparison,
     format_remote,
     format_summary,
     format_time_left,
     format_upload,
     format_waiting,
+    list_end_lines,
     paint_label,
 )
 from epbuild.report.terminal.failures import format_failures
@@ -168,7 +168,7 @@ class _BuildLines(Listener):
 
     def _end(self, name: str, event: Event) -> None:
         self._drop(name)
-        for line in end_lines(event):
+        for line in list_end_lines(event):
             self._print(line)
         match event:
             case StepFailed(problems=problems, allowed=allowed, file=file, line=number):

@@ -140,7 +140,7 @@ def run_models(loads: Sequence[Load], session: Session, scratch: Path, cancelled
     return Attempt(ending.reports, _make_failure(ending, lines, session))
 
 
-def why_not_real(attempt: Attempt, eps: Sequence[PlannedEp]) -> str | None:
+def explain_no_real_device(attempt: Attempt, eps: Sequence[PlannedEp]) -> str | None:
     """Return the reason why no real device was found for the EPs, as a clause, or None if a real device was found."""
     if attempt.failure is not None:
         return attempt.failure.message.rstrip(".")

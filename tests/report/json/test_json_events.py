@@ -15,7 +15,7 @@ from epbuild.core.errors import Argument, Problem
 from epbuild.engine.events import Event, StepFailed, StepFinished, StepsCurrent
 from epbuild.plan.steps import Emission, Part, Plan, Step
 from epbuild.recipe.model import Defaults
-from epbuild.report.json.build import plan_document
+from epbuild.report.json.build import build_plan_document
 from epbuild.report.json.documents import build_problem_view, format_json, print_json
 from epbuild.report.terminal.progress import make_reporter
 from epbuild.session.events import Fetching
@@ -259,7 +259,7 @@ def test_the_plan_as_json_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) ->
         ("compile:g/t/m", "emit"),
         (Orphan("emit:g/t/old", Path("dist/old"), {"m.onnx": {"digest": "ab" * 32, "size": 1}}),),
     )
-    assert json.loads(format_json(plan_document("epbuild.yaml", found))) == {
+    assert json.loads(format_json(build_plan_document("epbuild.yaml", found))) == {
         "format": 1,
         "recipe": "epbuild.yaml",
         "steps": [

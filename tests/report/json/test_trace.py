@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from epbuild.commands.reporting.build_record import ReportedError, ReportedSpan, StepRun
-from epbuild.report.json.events import trace_document
+from epbuild.report.json.events import build_trace_document
 from tests.support.build_records import EMPTY
 
 SHARE, ONE, TWO, OTHER, LOST = "share:g/npu", "compile:g/npu/one", "compile:g/npu/two", "compile:h/npu/x", "compile:i/npu/y"
@@ -61,7 +61,7 @@ RECORD = replace(
     ),
 )
 
-EVENTS: list[dict[str, Any]] = json.loads(json.dumps(trace_document(RECORD)))["traceEvents"]
+EVENTS: list[dict[str, Any]] = json.loads(json.dumps(build_trace_document(RECORD)))["traceEvents"]
 
 
 def slices() -> dict[tuple[int, int], list[dict[str, Any]]]:
@@ -152,4 +152,4 @@ def test_memory_is_summed_over_all_steps_of_a_machine() -> None:
 
 
 def test_a_build_with_nothing_to_do_has_an_empty_trace() -> None:
-    assert trace_document(None) == {"displayTimeUnit": "ms", "traceEvents": []}
+    assert build_trace_document(None) == {"displayTimeUnit": "ms", "traceEvents": []}
