@@ -210,7 +210,7 @@ def _remove_if_abandoned(path: Path) -> None:
 
 
 def _remove_if_abandoned_on_windows(path: Path) -> None:
-    """Remove a draft whose process has ended, or any file that has not been written to for a day, whoever wrote it.
+    """Remove a draft whose process has ended, or any process's draft that has not been written to for a day.
 
     The draft is not opened, because its writer could not rename it in the meantime. Windows does not remove drafts that processes of other
     machines have open.

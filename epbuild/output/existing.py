@@ -31,7 +31,7 @@ class Listed(NamedTuple):
     by_name: bool = False
     """True if the file belongs to epbuild regardless of its content. Other files must match the SHA-256 in the output's list of files.
 
-    Somebody may have forged that list."""
+    That list may be forged."""
 
 
 def read_listed_files(output: Path) -> dict[str, Listed]:

@@ -21,7 +21,7 @@ from tests.core.fake_windows import hold_open_files
 from tests.support.moments import at_each_call
 
 needs_draft_locks = pytest.mark.skipif(
-    sys.platform == "win32", reason="on Windows only the age of a draft tells that nobody writes it"
+    sys.platform == "win32", reason="on Windows, only the age of a draft shows that it is abandoned"
 )
 DAY = 24 * 3600
 
