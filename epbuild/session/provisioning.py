@@ -70,11 +70,6 @@ class Provisioning:
         self._refused: set[str] = set()
         self._noted = False
 
-    @property
-    def made(self) -> bool:
-        """True once this session has started to provision a toolchain."""
-        return bool(self._futures)
-
     def __enter__(self) -> Self:
         return self
 

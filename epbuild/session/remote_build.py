@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.cache.errors import MissingBlob
@@ -79,33 +79,24 @@ def open_cluster(
         executor.close()
 
 
-class RemoteMachines:
+class RemoteMachines(Struct):
     """Client for the other machines of one build. Any number of threads may use it."""
 
-    def __init__(
-        self,
-        executor: RequestExecutor,
-        cache: RemoteCache,
-        results: RemoteResults,
-        surveyor: Surveyor,
-        progress: Progress,
-        toolchains: PlanToolchains,
-    ) -> None:
-        self._executor = executor
-        self._cache = cache
-        self._results = results
-        self._surveyor = surveyor
-        self._progress = progress
-        self._toolchains = toolchains
-        self._refusals = ToolchainDenyList()
-        self._decisions: dict[str, bool] = {}
-        self._unserved: Counter[frozenset[str]] = Counter()
-        """Number of actions that need labels that no machine offered."""
-        self._decision_lock = threading.Lock()
+    executor: RequestExecutor
+    cache: RemoteCache
+    results: RemoteResults
+    surveyor: Surveyor
+    progress: Progress
+    toolchains: PlanToolchains
+    _refusals: ToolchainDenyList = field(default_factory=ToolchainDenyList)
+    _decisions: dict[str, bool] = field(default_factory=dict)
+    _unserved: Counter[frozenset[str]] = field(default_factory=Counter)
+    """Number of actions that need labels that no machine offered."""
+    _decision_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def check_releases(self) -> Problem | None:
         """Return a warning about machines with another release of epbuild, or None if all machines have this release."""
-        machines = sorted(offer.machine for offer in self._executor.offers() if RELEASE not in offer.labels)
+        machines = sorted(offer.machine for offer in self.executor.offers() if RELEASE not in offer.labels)
         if not machines:
             return None
         message = f"{', '.join(machines)} {'has' if len(machines) == 1 else 'have'} another release of epbuild and cannot be used"
@@ -125,13 +116,13 @@ class RemoteMachines:
         if action.runs_in is None or find_local_reason(action) is not None:
             return False
         labels = self._list_labels(action)
-        if any(offer.serves(labels) for offer in self._executor.offers()):
+        if any(offer.serves(labels) for offer in self.executor.offers()):
             return True
         self._unserved[labels] += 1
-        return not self._toolchains.is_for_here(action)
+        return not self.toolchains.is_for_here(action)
 
     def _list_labels(self, action: Action) -> frozenset[str]:
-        return list_needed_labels(action, self._toolchains.find_locked_environment(action)[0])
+        return list_needed_labels(action, self.toolchains.find_locked_environment(action)[0])
 
     def run(self, subject: KeyedAction, expected: Runnable, idle: IdleActions) -> RemoteResult | None:
         """Run an action on another machine. While the action waits, this machine can run another job.
@@ -140,26 +131,26 @@ class RemoteMachines:
         run, EnvironmentFailure if no machine can run the action, and Cancelled.
         """
         action, key, step = subject.action, subject.key, subject.action.steps[0]
-        labels, (_, environment) = self._list_labels(action), self._toolchains.find_locked_environment(action)
-        self._progress.report(StepStarted(step, "waiting for a machine"))
+        labels, (_, environment) = self._list_labels(action), self.toolchains.find_locked_environment(action)
+        self.progress.report(StepStarted(step, "waiting for a machine"))
         with _release_job(action, idle):
-            self._executor.wait_for_offer(Placement(labels), self._unserved[labels] or 1)
+            self.executor.wait_for_offer(Placement(labels), self._unserved[labels] or 1)
         digests = self._compute_digests(subject)
         artifacts = [blob for made in subject.needed for blob in made.result.artifacts.values()]
         request = replace(
             build_request(action, key, digests, artifacts, environment), memory=expected.memory, seconds=expected.cost.seconds
         )
-        self._progress.report(StepStarted(step, "sending"))
+        self.progress.report(StepStarted(step, "sending"))
         self._upload_inputs(subject, request, digests)
-        self._progress.report(StepStarted(step, "waiting for a machine"))
+        self.progress.report(StepStarted(step, "waiting for a machine"))
         with _release_job(action, idle):
             reply = self._request_reply(action, request, labels)
-        if reply.outcome == "unable" and reply.is_unfit and self._toolchains.is_for_here(action):
+        if reply.outcome == "unable" and reply.is_unfit and self.toolchains.is_for_here(action):
             return None
         self._keep_log(action, reply)
         if reply.outcome not in ("made", "found"):
             raise decode_error(reply)
-        result = self._results.fetch_new(key, action.id)
+        result = self.results.fetch_new(key, action.id)
         if result is None:
             message = f"{reply.machine} built the result, but it cannot be read from the remote cache"
             raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), CHECK_CACHE))
@@ -171,52 +162,52 @@ class RemoteMachines:
         unable: dict[str, MachineReply] = {}
         while True:
             without = self._refusals.list_machines(toolchain).union(unable)
-            serving = [offer for offer in self._executor.offers() if offer.serves(labels)]
+            serving = [offer for offer in self.executor.offers() if offer.serves(labels)]
             last = next(reversed(unable.values()), None) or self._refusals.find_last(toolchain, action.id)
             tried = sum(not reply.is_unfit for reply in unable.values())
             if last is not None and (tried >= _MAX_UNABLE or without.issuperset(offer.machine for offer in serving)):
                 return last
             memory = min(request.memory, max((offer.memory for offer in serving), default=0))
-            reply = self._executor.execute(request, Placement(labels, memory, without), self._progress)
+            reply = self.executor.execute(request, Placement(labels, memory, without), self.progress)
             if reply.outcome == "unable":
                 unable[reply.machine] = reply
             elif reply.outcome != "refused":
                 return reply
             elif (warning := self._refusals.add(toolchain, reply)) is not None:
-                self._progress.report(Warned(warning))
+                self.progress.report(Warned(warning))
 
     def _compute_digests(self, subject: KeyedAction) -> dict[Path, str]:
-        files, blobs = list_files(subject.action), find_blobs(self._surveyor.store, subject.needed)
-        digests = {**self._surveyor.digests.of_many(file for file in files if file not in blobs), **blobs}
+        files, blobs = list_files(subject.action), find_blobs(self.surveyor.store, subject.needed)
+        digests = {**self.surveyor.digests.of_many(file for file in files if file not in blobs), **blobs}
         return {file: digests[file] for file in files}
 
     def _upload_inputs(self, subject: KeyedAction, request: ActionRequest, digests: Mapping[Path, str]) -> None:
         """Upload all inputs of an action to the remote cache."""
-        store, action = self._surveyor.store, subject.action
+        store, action = self.surveyor.store, subject.action
         places = {digest: path for path, digest in digests.items()}
         artifacts = {blob.digest: name for made in subject.needed for name, blob in made.result.artifacts.items()}
         names = {**artifacts, **{digest: str(path) for digest, path in places.items()}}
         sizes = {names.get(blob.digest, blob.digest): blob.size for blob in request.files}
         total = sum(blob.size for blob in request.files)
-        with count_step_bytes(self._progress, action.steps[0], f"uploading {describe_files(sizes)}", total) as count:
+        with count_step_bytes(self.progress, action.steps[0], f"uploading {describe_files(sizes)}", total) as count:
             for blob in request.files:
                 path = places.get(blob.digest)
                 pieces = partial(store.pieces, blob.digest) if path is None else partial(_read_pieces, path)
-                if not self._cache.upload_input(blob, pieces, count):
+                if not self.cache.upload_input(blob, pieces, count):
                     message = "the inputs of the action cannot be uploaded to the remote cache for other machines"
                     hint = "Check that this machine may write to the remote cache, or build without --executor."
                     raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), hint))
 
     def _keep_log(self, action: Action, reply: MachineReply) -> None:
         """Remove the log of an earlier run. If this run failed, save its log. The log of a successful run is part of the result."""
-        workspace, recipe = self._surveyor.workspace, self._surveyor.memory.configuration.recipe
+        workspace, recipe = self.surveyor.workspace, self.surveyor.memory.configuration.recipe
         path = get_log_path(workspace.directory, action.id, recipe)
         with suppress(NotFetched, MissingBlob, OSError):  # a missing log changes nothing
             path.unlink(missing_ok=True)
             if reply.log is not None and reply.outcome not in ("made", "found"):
-                self._cache.fetch(reply.log, self._surveyor.store)
+                self.cache.fetch(reply.log, self.surveyor.store)
                 path.parent.mkdir(exist_ok=True)
-                path.write_bytes(self._surveyor.store.read_bytes(reply.log.digest))
+                path.write_bytes(self.surveyor.store.read_bytes(reply.log.digest))
 
 
 @contextmanager
@@ -236,16 +227,15 @@ def _read_pieces(path: Path) -> Iterator[bytes]:
             yield piece
 
 
-class IdentityRequests:
+class IdentityRequests(Struct, frozen=True):
     """Client that requests toolchain identities, which other machines then publish in the remote cache.
 
     With these identities, this machine can compute keys without provisioning toolchains, even for other platforms.
     """
 
-    def __init__(self, executor: RequestExecutor, known: PlanToolchains, progress: Progress) -> None:
-        self._executor = executor
-        self._known = known
-        self._progress = progress
+    executor: RequestExecutor
+    known: PlanToolchains
+    progress: Progress
 
     def fetch(self, unknown: Mapping[Place, UnknownToolchain]) -> None:
         """Request that other machines publish the records of the `unknown` toolchains, and read the records.
@@ -256,9 +246,9 @@ class IdentityRequests:
         offered = self._find_offered(unknown)
         with ThreadPoolExecutor(_IDENTITIES_AT_ONCE, thread_name_prefix="identity") as pool:
             list(pool.map(self._request, offered.values()))
-        self._known.reread_records(offered)
+        self.known.reread_records(offered)
         for item in offered.values():
-            if self._known.of(item.action) is None and not self._known.is_for_here(item.action):
+            if self.known.of(item.action) is None and not self.known.is_for_here(item.action):
                 name = item.needs.toolchain.name
                 message = f"the record of the toolchain '{name}' for {item.platform} cannot be read from the remote cache"
                 raise EnvironmentFailure(Problem("EPB537", message, item.needs.toolchain.where, CHECK_CACHE))
@@ -266,35 +256,35 @@ class IdentityRequests:
     def _find_offered(self, unknown: Mapping[Place, UnknownToolchain]) -> dict[Place, UnknownToolchain]:
         """Return the toolchains that a machine offers. Wait for offers of toolchains that cannot be provisioned here."""
         for item in unknown.values():
-            if not self._known.is_for_here(item.action):
-                self._executor.wait_for_offer(_make_placement(item), 1)
-        offers = self._executor.offers()
+            if not self.known.is_for_here(item.action):
+                self.executor.wait_for_offer(_make_placement(item), 1)
+        offers = self.executor.offers()
         return {place: item for place, item in unknown.items() if any(map(_make_placement(item).allows, offers))}
 
     def _request(self, item: UnknownToolchain) -> None:
         name, begin = item.needs.toolchain.name, time.monotonic()
-        self._progress.report(ToolchainStarted(name, f"requesting the record for {item.platform} from a machine of the cluster"))
+        self.progress.report(ToolchainStarted(name, f"requesting the record for {item.platform} from a machine of the cluster"))
         request = build_toolchain_request(item.needs, item.locked, item.records)
         try:
             reply = self._request_reply(request, _make_placement(item))
         except EpbuildError as error:
-            self._progress.report(ToolchainFailed(name))
-            if not self._known.is_for_here(item.action):
+            self.progress.report(ToolchainFailed(name))
+            if not self.known.is_for_here(item.action):
                 raise
             for problem in error.problems:  # the toolchain is provisioned here
-                self._progress.report(Warned(problem))
+                self.progress.report(Warned(problem))
             return
         runtime = next((package.version for package in item.locked.packages if package.name == "onnxruntime"), "")
-        self._progress.report(ToolchainReady(name, runtime, time.monotonic() - begin, f"recorded by {reply.machine}"))
+        self.progress.report(ToolchainReady(name, runtime, time.monotonic() - begin, f"recorded by {reply.machine}"))
 
     def _request_reply(self, request: ActionRequest, placement: Placement) -> MachineReply:
         """Return the reply of the first machine that has or provisions the toolchain. Raises the last machine's error."""
         while True:
-            reply = self._executor.execute(request, placement, self._progress)
+            reply = self.executor.execute(request, placement, self.progress)
             if reply.outcome in ("made", "found"):
                 return reply
             placement = replace(placement, without=placement.without | {reply.machine})
-            if len(placement.without) >= _MAX_IDENTITY_MACHINES or not any(map(placement.allows, self._executor.offers())):
+            if len(placement.without) >= _MAX_IDENTITY_MACHINES or not any(map(placement.allows, self.executor.offers())):
                 raise decode_error(reply)
 
 

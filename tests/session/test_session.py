@@ -40,10 +40,10 @@ def files(folder: Path) -> set[Path]:
 
 
 def test_a_survey_writes_nothing_and_provisions_nothing(workshop: Workshop) -> None:
-    before = files(workshop.folder) | files(workshop.cache)
-    with open_session(workshop.request) as session:
+    before, events = files(workshop.folder) | files(workshop.cache), EventList()
+    with open_session(workshop.request, events) as session:
         found = session.survey()
-        assert not session.provisioning.made
+    assert list(events) == []
     assert list(found.actions) == list(found.plan.actions)
     assert len(found.todo) == 4
     assert files(workshop.folder) | files(workshop.cache) == before
