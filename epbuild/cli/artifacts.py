@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +20,7 @@ from epbuild.core.shown import format_path
 from epbuild.onnxfile.edit.packaging import Packaging
 from epbuild.report.json.artifacts import build_comparison_document
 from epbuild.report.json.documents import print_json
-from epbuild.report.markdown import print_markdown
+from epbuild.report.markdown import format_markdown
 from epbuild.report.terminal.artifacts import print_comparison, print_inspection, print_inspections
 from epbuild.report.terminal.screen import print_line
 
@@ -82,7 +83,7 @@ def diff(
     if json:
         print_json(build_comparison_document(str(a), str(b), found))
     elif markdown:
-        print_markdown(str(a), str(b), found)
+        sys.stdout.write(format_markdown(str(a), str(b), found))
     else:
         print_comparison(found)
     return 1 if found.differences and not found.accepted else 0

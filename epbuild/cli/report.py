@@ -11,7 +11,8 @@ from epbuild.cli.options import Excludes, declare_option, make_application
 from epbuild.commands.reporting.report import report as report_of
 from epbuild.report.json.documents import build_report_document, print_json
 from epbuild.report.listeners import WaitingRow
-from epbuild.report.terminal.report import print_report
+from epbuild.report.terminal.report import format_report
+from epbuild.report.terminal.screen import print_lines
 
 app = make_application()
 EXITS = {
@@ -58,5 +59,5 @@ def report(
     elif json:
         print_json(build_report_document(found))
     else:
-        print_report(found)
+        print_lines(format_report(found))
     return 0

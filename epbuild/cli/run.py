@@ -21,9 +21,10 @@ from epbuild.report.json.build import build_coverage_document, build_measurement
 from epbuild.report.json.documents import print_json
 from epbuild.report.listeners import Listener, WaitingRow
 from epbuild.report.terminal.coverage import print_coverage, print_coverage_details, print_coverage_markdown
-from epbuild.report.terminal.measurements import print_measurements
+from epbuild.report.terminal.measurements import format_measurements
 from epbuild.report.terminal.plan import print_plan
 from epbuild.report.terminal.progress import make_coverage_reporter, make_reporter
+from epbuild.report.terminal.screen import print_lines
 from epbuild.session.build_result import BuildFailed
 from epbuild.session.events import FilesChanged, Watching
 from epbuild.session.request import Request
@@ -286,7 +287,7 @@ def measure(
     if json:
         print_json(build_measurements_document(rows))
     else:
-        print_measurements(rows)
+        print_lines(format_measurements(rows))
     if problems:
         from epbuild.report.terminal.problems import print_errors
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from epbuild.archive.members import UnsoundArchive
 from epbuild.archive.opened import open_artifact
+from epbuild.cache.digests import Counting
 from epbuild.catalog.facts import Thresholds
 from epbuild.core.errors import Misuse, NothingToVerify, Problem
 from epbuild.core.shown import ProgressLines, format_path
@@ -54,15 +55,7 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
     try:
         with open_artifact(path, lines) as received:
             skipped = received.find_skipped()
-            try:
-                artifacts = [dataclasses.replace(artifact, counting=counting) for artifact in find_artifacts(received.place)]
-            except NothingToVerify as error:
-                if not skipped:
-                    raise
-                message = (
-                    f"{format_path(path)} contains only archives or images: name one of them, such as {skipped[0].as_posix()}"
-                )
-                raise NothingToVerify(Problem("EPB600", message)) from error
+            artifacts = _find_artifacts(path, received.place, skipped, counting)
             check = _build_live_check(artifacts, live) if live is not None else None
             sound = True
             if received.unpacked:
@@ -85,6 +78,17 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
     except UnsoundArchive as error:
         for problem in error.problems:
             yield Finding("archive", path.as_posix(), "failed", format_sentence(problem.message), problem.code, problem.hint)
+
+
+def _find_artifacts(path: Path, place: Path, skipped: Sequence[Path], counting: Counting) -> list[ArtifactFolder]:
+    """Return the artifacts at `place`, the unpacked content of `path`. Raises NothingToVerify, which names a skipped archive if any."""
+    try:
+        return [dataclasses.replace(artifact, counting=counting) for artifact in find_artifacts(place)]
+    except NothingToVerify as error:
+        if not skipped:
+            raise
+        message = f"{format_path(path)} contains only archives or images: name one of them, such as {skipped[0].as_posix()}"
+        raise NothingToVerify(Problem("EPB600", message)) from error
 
 
 def _check_artifact(

@@ -5,7 +5,6 @@ The text is short enough for a comment. It is ASCII, so that every encoding can 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -31,10 +30,6 @@ _SIZED = {"model": "Models", "context binary": "Context binaries", "external dat
 _SUBJECTS = ("Graph and weights", "Target", "Options", "Settings", "Toolchain", "Contexts", "Names")
 _FOLDED = {"Contexts", "Names"}
 """Titles of tables that are folded, because they show consequences of other differences."""
-
-
-def print_markdown(old: str, new: str, found: Comparison) -> None:
-    sys.stdout.write(format_markdown(old, new, found))
 
 
 def format_markdown(old: str, new: str, found: Comparison) -> str:

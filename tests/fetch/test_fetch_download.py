@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,17 +27,6 @@ from tests.support.file_server import File, FileServer, client_without_tls, serv
 BODY = bytes(range(256)) * 8192  # 2 MiB: more than sockets buffer
 DIGEST = hashlib.sha256(BODY).hexdigest()
 KIB = 1024
-
-
-@pytest.fixture
-def server() -> Iterator[FileServer]:
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> BlobStore:
-    return BlobStore(tmp_path / "cache")
 
 
 def fetched(

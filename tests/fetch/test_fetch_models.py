@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import onnx
 import pytest
@@ -18,7 +17,7 @@ from epbuild.fetch.models import Pins, RemoteModel, fetch_model, make_file_name
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.recipe.address import parse_address
 from tests.support.fake_fetcher import Arrivals
-from tests.support.file_server import File, FileServer, client_without_tls, serving
+from tests.support.file_server import File, FileServer, client_without_tls
 
 WEIGHTS = bytes(range(256)) * 64
 
@@ -38,17 +37,6 @@ def graph(*locations: str) -> bytes:
     made = helper.make_graph([helper.make_node("Relu", ["x"], ["x2"])], "g", [value], [value], initializer=weights)
     data: bytes = helper.make_model(made).SerializeToString()
     return data
-
-
-@pytest.fixture
-def server() -> Iterator[FileServer]:
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> BlobStore:
-    return BlobStore(tmp_path / "cache")
 
 
 def fetched(

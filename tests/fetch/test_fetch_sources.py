@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -21,23 +20,12 @@ from epbuild.fetch.partial import FetchError
 from epbuild.recipe.address import parse_address
 from epbuild.transfer.bucket import BucketStore
 from tests.support.fake_fetcher import Arrivals
-from tests.support.file_server import AT_ONCE, File, FileServer, client_without_tls, serving
+from tests.support.file_server import AT_ONCE, File, FileServer, client_without_tls
 
 BODY = bytes(range(256)) * 20480  # 5 MiB: more than one range of an object
 DIGEST = hashlib.sha256(BODY).hexdigest()
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 WHEN = "Mon, 02 Jun 2025 10:00:00 GMT"
-
-
-@pytest.fixture
-def server() -> Iterator[FileServer]:
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> BlobStore:
-    return BlobStore(tmp_path / "cache")
 
 
 def fetched(text: str, store: BlobStore, sha256: str | None = DIGEST) -> Blob:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +19,6 @@ from tests.support.registry_server import Answer, Registry, Server, Trouble, dig
 @pytest.fixture(autouse=True)
 def anonymous_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     as_nobody(monkeypatch, tmp_path)
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Any]]:
-    """Yield a function that starts servers. They stop at the end of the test."""
-    with ExitStack() as stack:
-        yield lambda kind, *arguments: stack.enter_context(serving(kind, *arguments))
-
-
-@pytest.fixture
-def registry(start: Start[Registry]) -> Registry:
-    return start(Registry)
-
-
-@pytest.fixture
-def pusher() -> Pusher:
-    return Pusher()
 
 
 class TestUploads:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -17,7 +16,7 @@ import trustme
 from epbuild.transfer.http import HttpClient
 from epbuild.transfer.objects import TransferError
 from tests.support.registry_pushes import PASSWORD, Pusher, Start, as_nobody, holds_all
-from tests.support.registry_server import Registry, TokenServer, Trouble, Tunnel, basic, digest, said, serving
+from tests.support.registry_server import Registry, TokenServer, Trouble, Tunnel, basic, digest, said
 
 
 @pytest.fixture(autouse=True)
@@ -32,23 +31,6 @@ def signed_in(monkeypatch: pytest.MonkeyPatch, registry: Registry) -> str:
     monkeypatch.setenv("EPBUILD_REGISTRY_USER", "ci")
     monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", PASSWORD)
     return basic("ci", PASSWORD)
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Any]]:
-    """Yield a function that starts servers. They stop at the end of the test."""
-    with ExitStack() as stack:
-        yield lambda kind, *arguments: stack.enter_context(serving(kind, *arguments))
-
-
-@pytest.fixture
-def registry(start: Start[Registry]) -> Registry:
-    return start(Registry)
-
-
-@pytest.fixture
-def pusher() -> Pusher:
-    return Pusher()
 
 
 class TestSignIn:

@@ -44,6 +44,7 @@ _ARCHIVES = (
     '# outputs: [{layout: directory, archive: zip, path: "dist/${group}-${target}.zip"}]',
 )
 """Comment for EPs whose models cannot be in a model package."""
+_VERIFY_HINT = "# `verify: true` compares numbers with the source model, if compiled models can be loaded."
 _WIDTH = 120
 _PROMPT, _CONTEXT = 64, 256
 """Tokens of a prompt in one run, and tokens in all, of a decoder without a configuration."""
@@ -105,6 +106,11 @@ class RecipeChoices(Struct, frozen=True):
     export: ExportScript | None = None
     """Script that makes the only model. None if the models exist."""
     carried: CarriedOver | None = None
+
+    @property
+    def run_here(self) -> bool:
+        """True if models that are compiled for the targets are expected to run on this platform."""
+        return all(self.kind.runs_here(value) for value in self.targets.values())
 
 
 def write_recipe(path: Path, choices: RecipeChoices, *, overwrite: bool = False) -> tuple[Problem, ...]:
@@ -328,11 +334,10 @@ def _format_groups(models: Mapping[str, str], folder: Path, choices: RecipeChoic
     if carried is not None and carried.decoder is not None:
         yield from _format_carried_decoder(carried, carried.decoder, folder)
         return
-    runs = all(choices.kind.runs_here(value) for value in choices.targets.values())
-    settings = _build_settings(carried) if carried is not None else {"verify": "true"} if runs else {}
-    several = {"models": [*models]} if len(models) > 1 else {}
-    sharing = {**several, "share_weights": "true"} if several and choices.kind.entry.sharing.possible else {}
-    shared = f"{_GROUP}: {_format_flow({**sharing, 'models': [*models][:2]})}" if sharing else ""
+    settings = _build_settings(carried) if carried is not None else {"verify": "true"} if choices.run_here else {}
+    several = len(models) > 1
+    sharing = {"models": [*models][:2], "share_weights": "true"} if several and choices.kind.entry.sharing.possible else {}
+    shared = f"{_GROUP}: {_format_flow(sharing)}" if sharing else ""
     if choices.share_weights:
         group = _format_entry(_GROUP, {"models": [*models], "share_weights": "true", **settings})
     elif several and settings:
@@ -343,7 +348,7 @@ def _format_groups(models: Mapping[str, str], folder: Path, choices: RecipeChoic
             _format_entry(_GROUP, {"models": [model], **settings}) if model == DEFAULT_GROUPS else _format_entry(model, settings)
         )
     else:
-        yield "# `verify: true` compares numbers with the source model, if compiled models can be loaded."
+        yield _VERIFY_HINT
         yield f"# groups: {{{shared or f'{next(iter(models))}: {{verify: true}}'}}}"
         if DEFAULT_GROUPS in models:  # The model uses the default name of groups, so name the group.
             yield f"groups: {{{_GROUP}: {_format_flow({'models': [DEFAULT_GROUPS]})}}}"
@@ -352,7 +357,7 @@ def _format_groups(models: Mapping[str, str], folder: Path, choices: RecipeChoic
     if "verify" in settings:
         yield "  # Compares numbers on generated inputs. To fail on differences, pass your own inputs: `verify: {data: samples/*.npz}`."
     else:
-        yield "  # `verify: true` compares numbers with the source model, if compiled models can be loaded."
+        yield f"  {_VERIFY_HINT}"
     if "expect" in settings:
         yield "  # Nodes that the EP does not take may run on the CPU. Without `expect`, the EP must take every node."
     if shared and not choices.share_weights:
@@ -362,7 +367,6 @@ def _format_groups(models: Mapping[str, str], folder: Path, choices: RecipeChoic
 
 def _format_decoder_groups(models: Mapping[str, str], folder: Path, choices: RecipeChoices) -> Iterator[str]:
     """Yield a group for each decoder, and one for the other models."""
-    runs = all(choices.kind.runs_here(value) for value in choices.targets.values())
     others = [name for name, model in models.items() if model not in choices.decoders]
     groups = {name: f"{name}-group" if name == DEFAULT_GROUPS else name for name in models}
     yield "groups:"
@@ -383,12 +387,12 @@ def _format_decoder_groups(models: Mapping[str, str], folder: Path, choices: Rec
         yield "    share_weights: true"
         if pipeline is not None:
             yield f"    genai: {_format_genai(pipeline, {'prefill': 'prefill', 'decode': 'decode'}, folder)}"
-        if runs:
+        if choices.run_here:
             yield "    # Compares numbers on generated inputs. To fail on differences, pass your own: `verify: {data: samples/*.npz}`."
             yield f"    verify: {_format_decoder_inputs(decoder)}"
     if others:
         name = _GROUP if _GROUP not in models else f"{_GROUP}-group"
-        yield from _format_entry(name, {"models": others, "separate": "true", **({"verify": "true"} if runs else {})})
+        yield from _format_entry(name, {"models": others, "separate": "true", **({"verify": "true"} if choices.run_here else {})})
 
 
 def _format_carried_decoder(carried: CarriedOver, decoder: CarriedDecoder, folder: Path) -> Iterator[str]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 
 from epbuild.commands.reporting.recipe_values import ReportedMeasurement
 from epbuild.report.formatting import Table, format_size
-from epbuild.report.terminal.screen import print_lines
 from epbuild.verify.figures import describe_place
 
 _COLUMNS = {
@@ -26,11 +25,7 @@ _NONE = "The selected steps measured nothing."
 _LEGEND = "! above the limit of the recipe"
 
 
-def print_measurements(rows: Sequence[ReportedMeasurement]) -> None:
-    print_lines(_format_measurements(rows))
-
-
-def _format_measurements(rows: Sequence[ReportedMeasurement]) -> Iterator[str]:
+def format_measurements(rows: Sequence[ReportedMeasurement]) -> Iterator[str]:
     """Yield a table with a heading for each place, because figures of different places cannot be compared."""
     places: dict[str, list[ReportedMeasurement]] = {}
     for row in rows:

@@ -26,7 +26,7 @@ from epbuild.report.terminal.changes import SizeChange, format_all_sharing, form
 from epbuild.report.terminal.coverage import MAX_MODELS, format_coverage
 from epbuild.report.terminal.event_lines import format_counts
 from epbuild.report.terminal.failures import format_failures
-from epbuild.report.terminal.screen import BOLD, has_colors, paint, print_lines, wrap
+from epbuild.report.terminal.screen import BOLD, has_colors, paint, wrap
 from epbuild.session.events import ModelCovered
 from epbuild.verify.fallback import FallbackNodes
 from epbuild.verify.figures import describe_place, format_figures
@@ -47,11 +47,7 @@ _OUTCOMES = {
 _NEVER = "This recipe has not been built here with these settings: run `epbuild run`."
 
 
-def print_report(report: Report) -> None:
-    print_lines(report_lines(report))
-
-
-def report_lines(report: Report) -> Iterator[str]:
+def format_report(report: Report) -> Iterator[str]:
     """Yield the lines of a report's summary."""
     yield from _format_head(report)
     if report.coverage:

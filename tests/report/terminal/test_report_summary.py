@@ -24,7 +24,7 @@ from epbuild.commands.reporting.report import report
 from epbuild.commands.reporting.values import Report
 from epbuild.report.terminal.changes import ChangeReport
 from epbuild.report.terminal.coverage import CoverageList
-from epbuild.report.terminal.report import report_lines
+from epbuild.report.terminal.report import format_report
 from tests.report.events import Terminal
 from tests.support.fake_builds import Workshop
 from tests.support.sample_reports import Document, large_report, zoo_report
@@ -61,11 +61,11 @@ AGAINST = ReportedAgainst(
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_lines_fill_the_terminal_and_break_only_between_words(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     found = replace(msgspec.convert(zoo_report(), Report), against=AGAINST)
-    words = set(" ".join(report_lines(found)).split())
+    words = set(" ".join(format_report(found)).split())
     monkeypatch.setattr(sys, "stdout", Terminal())
     for name, value in (("COLUMNS", str(width)), ("TERM", "xterm"), ("NO_COLOR", "1")):
         monkeypatch.setenv(name, value)
-    lines = list(report_lines(found))
+    lines = list(format_report(found))
     assert all(len(line) <= width or " " not in line.strip() for line in lines)
     sentences = [line for line in lines if ". " in line]
     assert max(map(len, sentences)) > min(width, 120) - 20
@@ -78,7 +78,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 
 def lines(found: Report) -> list[str]:
-    return [*report_lines(found)]
+    return [*format_report(found)]
 
 
 def test_a_recipe_that_was_never_built_is_reported_as_such(workshop: Workshop) -> None:
