@@ -120,6 +120,12 @@ def list_session_keys() -> SessionKeys:
     return read_session_keys(_read_data(_SESSION), _read_toml(_LIBRARY_KEYS))
 
 
+@cache
+def read_session_revision() -> int:
+    """Return the revision of the session keys. Read only the first line of their file, which contains it."""
+    return int(_read_first_line(_DATA / f"{_SESSION}.toml").partition("=")[2])
+
+
 def find_session_key(name: str) -> Option:
     """Return the session key `name`. Raises UnknownName if the key is unknown, or if a recipe may not set it."""
     keys = list_session_keys()
@@ -149,14 +155,18 @@ def _read_stems() -> dict[str, tuple[str, ...]]:
     for path in sorted(_DATA.glob("*.toml")):
         if path.stem == _SESSION:
             continue
-        with path.open(encoding="utf-8") as file:
-            found.setdefault(file.readline().partition('"')[2].partition('"')[0], []).append(path.stem)
+        found.setdefault(_read_first_line(path).partition('"')[2].partition('"')[0], []).append(path.stem)
     return {ep: tuple(stems) for ep, stems in found.items()}
 
 
 @cache
 def _load_entries(ep: str) -> tuple[EpEntry, ...]:
     return tuple(sorted((read_entry(_read_data(stem)) for stem in _read_stems()[ep]), key=lambda entry: not entry.default))
+
+
+def _read_first_line(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return file.readline()
 
 
 def _read_data(stem: str) -> dict[str, Any]:

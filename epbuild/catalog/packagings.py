@@ -1,16 +1,19 @@
-"""Distributions that provide EPs, and conflicts between them."""
+"""Distributions that provide EPs or other distributions, and their conflicts."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from epbuild.catalog.catalog import CPU_EP, entry
 from epbuild.catalog.entries import EpEntry
-from epbuild.catalog.preparations import find_dependents
 
 RUNTIME = "onnxruntime"
 """Name of ONNX Runtime's Python package, and of its distribution without accelerators."""
+_DATA = Path(__file__).with_name("packages.toml")
 
 
 def find_runtimes(distributions: Iterable[str]) -> dict[str, str]:
@@ -90,3 +93,26 @@ def _list_requirements(packaging: EpEntry) -> tuple[str, ...]:
 
 def _extract_distribution(requirement: str) -> str:
     return requirement.partition("==")[0]
+
+
+def pin_package(distribution: str) -> str:
+    """Return a requirement that pins `distribution` to the version with which the preparations were measured."""
+    return f"{distribution}=={_read_data()['versions'][distribution]}"
+
+
+def list_providers(distribution: str) -> set[str]:
+    """Return all distributions that provide `distribution`. A toolchain needs only one of them, such as any build of ONNX Runtime."""
+    builds = entry(CPU_EP).distributions if distribution == RUNTIME else ()
+    return {distribution, *builds, *find_dependents(distribution)}
+
+
+def find_dependents(distribution: str) -> tuple[str, ...]:
+    """Return the distributions that install `distribution` as a dependency."""
+    return tuple(_read_data()["brought_by"].get(distribution, ()))
+
+
+@cache
+def _read_data() -> dict[str, Any]:
+    import tomllib
+
+    return tomllib.loads(_DATA.read_text(encoding="utf-8"))

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from epbuild.catalog.catalog import CPU_EP, entry
 from epbuild.core.errors import suggest_nearest
 from epbuild.core.records import convert
 
@@ -25,7 +24,6 @@ OptionPath = tuple[str | int, ...]
 """Path to a value in a preparation's options, made of mapping keys and list indices."""
 
 _DATA = Path(__file__).with_name("preparations.toml")
-_RUNTIME = "onnxruntime"
 
 
 class PreparationOption(Struct, frozen=True):
@@ -276,32 +274,12 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def pin_package(distribution: str) -> str:
-    """Return a requirement that pins `distribution` to the version with which the preparations were measured."""
-    return f"{distribution}=={_read_data()['versions'][distribution]}"
-
-
-def list_providers(distribution: str) -> set[str]:
-    """Return all distributions that provide `distribution`. A toolchain needs only one of them, such as any build of ONNX Runtime."""
-    builds = entry(CPU_EP).distributions if distribution == _RUNTIME else ()
-    return {distribution, *builds, *find_dependents(distribution)}
-
-
-def find_dependents(distribution: str) -> tuple[str, ...]:
-    """Return the distributions that install `distribution` as a dependency."""
-    return tuple(_read_data().get("brought_by", {}).get(distribution, ()))
-
-
-@cache
-def _read_data() -> dict[str, Any]:
-    import tomllib
-
-    return tomllib.loads(_DATA.read_text(encoding="utf-8"))
-
-
 @cache
 def _load_entries() -> dict[str, PreparationEntry]:
-    kinds = {kind: {**row, "kind": kind, "options": _add_names(row["options"])} for kind, row in _read_data()["kinds"].items()}
+    import tomllib
+
+    data = tomllib.loads(_DATA.read_text(encoding="utf-8"))
+    kinds = {kind: {**row, "kind": kind, "options": _add_names(row["options"])} for kind, row in data["kinds"].items()}
     return convert(kinds, dict[str, PreparationEntry])
 
 

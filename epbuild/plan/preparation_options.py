@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from epbuild.catalog.preparations import OptionFault, check_options, get_preparation, list_preparation_kinds, list_providers
+from epbuild.catalog.packagings import list_providers
+from epbuild.catalog.preparations import OptionFault, check_options, get_preparation, list_preparation_kinds
 from epbuild.core.errors import Position, Problem, suggest_nearest
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.nodes import MappingNode, Node, SequenceNode, to_plain

@@ -16,7 +16,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import entry, get_full_name
-from epbuild.catalog.preparations import get_preparation, list_providers
+from epbuild.catalog.packagings import list_providers
+from epbuild.catalog.preparations import get_preparation
 from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Position, Problem
 from epbuild.engine.capacity import estimate_memory

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from epbuild.catalog.catalog import list_session_keys
+from epbuild.catalog.catalog import read_session_revision
 from epbuild.core.safepath import resolve_links
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.member import Member
@@ -43,7 +43,7 @@ def compile_document(group: SessionGroup, digests: Mapping[Path, str], toolchain
         "session_files": _get_digests(_exclude(target.session_files, target.unkeyed), digests),
         "environment": dict(target.environment),
         **_build_custom_ops(group, digests),
-        "catalog": {"session": list_session_keys().revision},
+        "catalog": {"session": read_session_revision()},
         "toolchain": toolchain,
     }
 

@@ -18,7 +18,8 @@ from epbuild.catalog.catalog import entry as find_packaging
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import Start
 from epbuild.catalog.normalize import BadValue, normalize
-from epbuild.catalog.preparations import get_preparation, list_preparation_kinds, list_providers, pin_package
+from epbuild.catalog.packagings import list_providers, pin_package
+from epbuild.catalog.preparations import get_preparation, list_preparation_kinds
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.models import RUN
 from epbuild.recipe.names import is_name_part

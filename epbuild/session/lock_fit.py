@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from epbuild.catalog.catalog import Catalog, list_session_keys
+from epbuild.catalog.catalog import Catalog, read_session_revision
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.errors import Position, Problem
@@ -77,7 +77,7 @@ def collect_catalog_facts(recipe: Recipe) -> dict[str, str]:
     """
     catalog = Catalog.with_files(recipe.directory / reference.name for reference in recipe.catalogs)
     used = {(choice.ep.name, target.toolchain.name) for target in recipe.targets.values() for choice in target.eps}
-    facts = {_SESSION_KEYS: str(list_session_keys().revision)}
+    facts = {_SESSION_KEYS: str(read_session_revision())}
     for ep, toolchain in used:
         entry = _get_entry(catalog, ep, recipe.toolchains[toolchain])
         subject = f"{ep}/{entry.distribution}" if entry.distribution else ep

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.catalog.preparations import get_preparation, list_preparation_kinds, pin_package
+from epbuild.catalog.packagings import pin_package
+from epbuild.catalog.preparations import get_preparation, list_preparation_kinds
 from tests.recipe.texts import load_text, problems_of
 
 RECIPE = """\

@@ -11,7 +11,8 @@ from epbuild.catalog.catalog import entries_for, known_eps, list_session_keys
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import KnownDifference, KnownName, Limitation, Refusal
 from epbuild.catalog.options import Option
-from epbuild.catalog.preparations import PreparationEntry, PreparationOption, get_preparation, list_preparation_kinds, pin_package
+from epbuild.catalog.packagings import pin_package
+from epbuild.catalog.preparations import PreparationEntry, PreparationOption, get_preparation, list_preparation_kinds
 from epbuild.commands.schema import build_editor_schema, format_default
 from epbuild.core.canonical import read_schema
 from tools.reference.api import build_api_page
