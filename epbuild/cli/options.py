@@ -6,10 +6,11 @@ import copy
 import inspect
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import msgspec
 import typer
+from msgspec import Struct
 from typer._click.exceptions import ClickException, NoSuchOption, UsageError  # Typer has no public names for these classes.
 from typer.core import TyperCommand
 
@@ -49,7 +50,7 @@ class OptionGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Title of the options in the help, or None for general options."""
 
 
-class Excludes(NamedTuple):
+class Excludes(Struct, frozen=True):
     """Rule that `options` cannot be combined with `others`."""
 
     options: Collection[str]
@@ -61,7 +62,7 @@ class Excludes(NamedTuple):
         return any(name in given for name in self.options) and any(name in given for name in self.others)
 
 
-class Needs(NamedTuple):
+class Needs(Struct, frozen=True):
     """Rule that `options` require at least one of `others`."""
 
     options: Collection[str]

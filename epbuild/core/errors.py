@@ -9,7 +9,7 @@ import difflib
 import itertools
 from collections.abc import Iterable
 from pathlib import Path, PurePath
-from typing import ClassVar, NamedTuple, NewType
+from typing import ClassVar, NewType
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -17,8 +17,8 @@ from msgspec.structs import force_setattr
 from epbuild.core.redact import conceal_text
 
 
-class Position(NamedTuple):
-    """Position in a text file. Lines and columns start at 1. Columns are counted in characters."""
+class Position(Struct, frozen=True, order=True, array_like=True):
+    """Position in a text file. Lines and columns start at 1. Columns are counted in characters. Its JSON is an array."""
 
     file: str
     line: int

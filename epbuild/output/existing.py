@@ -8,7 +8,9 @@ import stat
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from epbuild.archive.artifact import extract_own_manifest
 from epbuild.cache.digests import Digests, StatKey
@@ -23,7 +25,7 @@ from epbuild.output.manifest import FORMAT
 from epbuild.plan.steps import Emission
 
 
-class Listed(NamedTuple):
+class Listed(Struct, frozen=True):
     """Entry for a file in an output's own list. A value that the list lacks is None. The size is in bytes."""
 
     sha256: str | None = None

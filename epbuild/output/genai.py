@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
@@ -293,7 +293,7 @@ def _find_uncached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator
             )
 
 
-class _Cached(NamedTuple):
+class _Cached(Struct, frozen=True):
     """Input that a stage reads from the cache."""
 
     stage: Stage

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from msgspec import Struct
 
 from epbuild.core.errors import Problem, suggest_nearest
 from epbuild.recipe.model import GroupMember, GroupSpec, Reference
 
 
-class Session(NamedTuple):
+class Session(Struct, frozen=True):
     """Members that one process compiles, in the order of the group."""
 
     members: tuple[GroupMember, ...]

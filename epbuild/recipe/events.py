@@ -11,8 +11,9 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
+from msgspec import Struct
 from yaml import AliasEvent, Event, MappingEndEvent, NodeEvent, ScalarEvent, SequenceEndEvent, SequenceStartEvent, StreamEndEvent
 
 from epbuild.core.errors import Position, Problem, RecipeError
@@ -48,7 +49,7 @@ _CONSTANTS: Mapping[str, bool | None] = {
 _MAX_INTEGER_LENGTH = len(str(-(1 << 63)))
 
 
-class ReadText(NamedTuple):
+class ReadText(Struct, frozen=True):
     """Nodes of a recipe's text, and problems that did not prevent parsing."""
 
     root: MappingNode

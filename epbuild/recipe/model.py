@@ -347,7 +347,7 @@ class InitializerSharing(Struct, frozen=True):
     threshold: int = 1024
 
 
-class GroupMember(NamedTuple):
+class GroupMember(Struct, frozen=True):
     """Model in a group. `name` is the model's name in the group. The settings of a member override the settings of the group."""
 
     name: str
@@ -365,7 +365,7 @@ class GroupMember(NamedTuple):
     """Position of each key of `dimensions`."""
 
 
-class Merge(NamedTuple):
+class Merge(Struct, frozen=True):
     """Merge of a group's compiled models into one model. The planner resolves the names of members."""
 
     name: str
@@ -379,7 +379,7 @@ class Merge(NamedTuple):
     """Prefix for the names in a member's model, by member."""
 
 
-class GenaiChoice(NamedTuple):
+class GenaiChoice(Struct, frozen=True):
     """Settings of an onnxruntime-genai pipeline."""
 
     where: Position
@@ -391,7 +391,7 @@ class GenaiChoice(NamedTuple):
     """Other files to emit, such as the files of the tokenizer, relative to the recipe."""
 
 
-class GroupSpec(NamedTuple):
+class GroupSpec(Struct, frozen=True):
     """Group of models that are compiled together for some targets, in order. Globs are already expanded."""
 
     name: str
@@ -420,7 +420,7 @@ class GroupSpec(NamedTuple):
     """Measurement of the compiled models. None means the target's."""
 
 
-class Archive(NamedTuple):
+class Archive(Struct, frozen=True):
     """Archive or image that contains an output's files. A `level` of None means no compression."""
 
     format: ArchiveFormat

@@ -11,8 +11,8 @@ of the value from which it was derived.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.core.errors import Problem, suggest_nearest
@@ -151,7 +151,7 @@ def write_out_members(groups: Node, models: Iterable[str], parts: Parts) -> Node
     return replace_entries(groups, entries)
 
 
-class _Entry(NamedTuple):
+class _Entry(Struct, frozen=True):
     """Entry of a group's models."""
 
     name: str

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from epbuild.core.digest import hash_bytes, hash_file
 from epbuild.core.host import get_change_time_ns
 
@@ -46,7 +48,7 @@ def is_touched(path: str, before: Mapping[str, FileState | None], now: Mapping[s
     return old.ctime_ns != new.ctime_ns and (old.links == new.links or before.get(folder) != now.get(folder))
 
 
-class Tree(NamedTuple):
+class Tree(Struct, frozen=True):
     """Sorted paths of a package's files, and paths of the folders that contain them."""
 
     files: list[str]

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -124,7 +123,7 @@ def _find_unmet(group: SessionGroup, member: Member, model: ModelResult) -> Iter
         yield Problem("EPB609", f"{message}. The recipe expects at most {most}", step, hint)
 
 
-class SizeLimit(NamedTuple):
+class SizeLimit(Struct, frozen=True):
     """Maximum size of a result in bytes, and the key of `expect` that sets it. `why` continues the sentence about the maximum."""
 
     bytes: int

@@ -14,7 +14,15 @@ import pytest
 from msgspec import Struct
 
 import epbuild.catalog
-from epbuild.catalog.catalog import entries_for, entry, find_source_entry, known_eps, list_session_keys, name_source_ep
+from epbuild.catalog.catalog import (
+    entries_for,
+    entry,
+    find_source_entry,
+    known_eps,
+    list_session_keys,
+    name_source_ep,
+    read_session_revision,
+)
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import normalize
 from epbuild.catalog.options import Option
@@ -145,6 +153,10 @@ def test_session_key_belongs_to_the_user_or_to_epbuild() -> None:
     keys = list_session_keys()
     assert not set(keys.options) & set(keys.reserved)
     assert all(len(key) <= keys.limits.key for key in keys.known)
+
+
+def test_the_first_line_of_the_session_keys_is_their_revision() -> None:
+    assert read_session_revision() == list_session_keys().revision
 
 
 @each_entry

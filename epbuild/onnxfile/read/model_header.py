@@ -37,7 +37,7 @@ class ValueInfo(NamedTuple):
     denotations: tuple[str, ...] = ()
 
 
-class Initializer(NamedTuple):
+class Initializer(Struct, frozen=True):
     """Dense initializer. `inline_bytes` is the size of its values inside the model file."""
 
     name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -39,7 +39,7 @@ _MIN_IMAGE_RANK = 4
 """Minimum rank of an input that is assumed to be an image."""
 
 
-class SizeConflict(NamedTuple):
+class SizeConflict(Struct, frozen=True):
     """Reason why sizes do not fit an input, as a clause. `dimension` is the index of the wrong dimension, or None."""
 
     input: str

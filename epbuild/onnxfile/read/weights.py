@@ -10,7 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from msgspec import Struct
 
@@ -33,7 +33,7 @@ _BITS = {
 }
 
 
-class Weight(NamedTuple):
+class Weight(Struct, frozen=True):
     """Position of a tensor's bytes. If they are `plain`, like raw data, different bytes are different contents."""
 
     file: Path
