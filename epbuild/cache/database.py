@@ -173,12 +173,10 @@ class Database:
         def make_tables() -> None:
             (found,) = connection.execute("PRAGMA user_version").fetchone()
             if found > self._version:
-                problem = Problem(
-                    "EPB506",
-                    f"{self._format_place()} was written by a newer epbuild (format {found}; this epbuild supports {self._version})",
-                    hint="Use the newer epbuild, or delete the file: epbuild can recreate its content.",
-                )
-                raise StoreError(problem)
+                formats = f"format {found}; this epbuild supports {self._version}"
+                hint = "Use the newer epbuild, or delete the file: epbuild can recreate its content."
+                message = f"{self._format_place()} was written by a newer epbuild ({formats})"
+                raise StoreError(Problem("EPB506", message, None, hint))
             if found == self._version:
                 return
             if found:
@@ -243,12 +241,8 @@ class Database:
         return format_path(self.path) if self.path is not None else "the in-memory state"
 
     def _make_error(self, error: Exception) -> StoreError:
-        problem = Problem(
-            "EPB507",
-            f"cannot use {self._format_place()}: {error}",
-            hint="Check that its directory is writable and has free space.",
-        )
-        return StoreError(problem)
+        hint = "Check that its directory is writable and has free space."
+        return StoreError(Problem("EPB507", f"cannot use {self._format_place()}: {error}", None, hint))
 
 
 def encode_values(values: Sequence[object]) -> tuple[object, ...]:

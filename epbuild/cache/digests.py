@@ -212,7 +212,7 @@ class Digests:
 
     def hash(self, file: Readable, count: Count, *, ahead: bool) -> str:
         """Return the digest of the rest of an open file, and pass the number of hashed bytes to `count`."""
-        return hash_stream(file, lambda piece: count(len(piece)), ahead=ahead).digest
+        return hash_stream(file, count, ahead=ahead).digest
 
     def hash_small(self, path: str, size: int) -> str | None:
         """Read a file in one call and return its digest, or None if its size is not `size`. Raises OSError."""
@@ -265,12 +265,8 @@ class Digests:
             if after == before:
                 return _FileReading(before, digest, before.is_settled(started_ns))
             before = after
-        problem = Problem(
-            "EPB505",
-            f"{format_path(path)} changed while it was being read",
-            hint="Wait until the program that writes the file has finished, then run the build again.",
-        )
-        raise StoreError(problem)
+        hint = "Wait until the program that writes the file has finished, then run the build again."
+        raise StoreError(Problem("EPB505", f"{format_path(path)} changed while it was being read", None, hint))
 
 
 def _split_into_batches(files: list[tuple[str, StatKey]]) -> Iterator[list[tuple[str, StatKey]]]:

@@ -182,9 +182,8 @@ class Workspace:
         state = format_path(self.state)
         if self.is_unreadable:
             message = f"cannot determine what was built here: this user has no permission to read {state}"
-            yield Problem(
-                "EPB513", message, None, "Run the command as the owner of the workspace, or get permission to read the file."
-            )
+            hint = "Run the command as the owner of the workspace, or get permission to read the file."
+            yield Problem("EPB513", message, None, hint)
         if self._database.is_held and not self._database.is_foreign:
             message = f"{state} is ignored because it is damaged and another program uses it"
             hint = "Close the program. Until then, epbuild checks all steps again and restores their results from the store."

@@ -170,11 +170,8 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
 
     def find_known_differences(self, options: Mapping[str, str]) -> tuple[facts.KnownDifference, ...]:
         """Return the known differences between two compiles of a target with these canonical options."""
-        return (
-            tuple(row for row in self.reproducible.exceptions if facts.has_matching_options(row.when, options))
-            if self.reproducible
-            else ()
-        )
+        exceptions = self.reproducible.exceptions if self.reproducible else ()
+        return tuple(row for row in exceptions if facts.has_matching_options(row.when, options))
 
     def binary_target(self, options: Mapping[str, str]) -> str | None:
         """Return the name of the target in context binaries that are compiled with these canonical options.

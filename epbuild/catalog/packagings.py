@@ -51,9 +51,8 @@ def find_additions(eps: Sequence[Sequence[EpEntry]], present: Collection[str]) -
     released = ([packaging for packaging in packagings if _list_requirements(packaging)] for packagings in eps)
     for packagings in itertools.product(*released):
         added: dict[str, str] = {}
-        for requirement in sorted(
-            _list_wanted_requirements(packagings, present), key=lambda requirement: "==" not in requirement
-        ):
+        wanted = _list_wanted_requirements(packagings, present)
+        for requirement in sorted(wanted, key=lambda requirement: "==" not in requirement):
             if (name := requirement.partition("==")[0]) not in present:
                 added.setdefault(name, requirement)
         if find_exclusion((*present, *added)) is None:

@@ -127,10 +127,8 @@ def _list_kept_files(measurement: ModelMeasurement, execution: Execution) -> Ite
             else None
         )
         if why is not None:
-            hint = (
-                "Write only files to keep into the folder of ${out}."
-                if measurement.choice.command
-                else "Change the target's options that request files."
-            )
+            hint = "Change the target's options that request files."
+            if measurement.choice.command:
+                hint = "Write only files to keep into the folder of ${out}."
             raise BuildError(Problem("EPB461", f"the measurement wrote {name}, which {why}", step, hint))
         yield name, path

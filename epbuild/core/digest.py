@@ -160,13 +160,13 @@ def hash_part(file: BinaryIO, start: int, size: int, count: Count = ignore_count
     return hasher.blob
 
 
-def hash_stream(source: Readable, write: Write | None = None, *, ahead: bool = True) -> Blob:
-    """Read `source` to its end and return its digest. `write` is called with every piece.
+def hash_stream(source: Readable, count: Count = ignore_count, *, ahead: bool = True) -> Blob:
+    """Read `source` to its end and return its digest. `count` receives the size of each piece.
 
-    If `ahead` is True, large content is hashed in a second thread. Raises OSError and the errors of `write`.
+    If `ahead` is True, large content is hashed in a second thread. Raises OSError.
     """
-    hasher = Hasher()
-    hash_into(source, hasher, write, ahead=ahead)
+    hasher = Hasher(count=count)
+    hash_into(source, hasher, ahead=ahead)
     return hasher.blob
 
 

@@ -195,10 +195,8 @@ def _carry_over(staged: Path, destination: Path, owned: Owned, step: str) -> dic
     """
     existing = list_entries(destination)
     if existing.mounted:
-        message = (
-            f"{destination.name}/{existing.mounted[0]} is on a different file system than the output, "
-            f"so it cannot be moved with the output"
-        )
+        mounted = f"{destination.name}/{existing.mounted[0]}"
+        message = f"{mounted} is on a different file system than the output, so it cannot be moved with the output"
         raise BuildError(Problem("EPB436", message, StepId(step), "Mount it elsewhere, and create a link in its place."))
     wrote, as_written = owned.list_written(destination), owned.list_unchanged(destination)
     kept: dict[str, str] = {}

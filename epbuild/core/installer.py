@@ -77,9 +77,8 @@ def _find_uv() -> str:
             return uv.find_uv_bin()
     except FileNotFoundError as error:
         hint = "Install uv: `pip install --force-reinstall uv`."
-        raise ToolchainError(
-            Problem("EPB301", "the program uv, which creates toolchains, is missing from epbuild's environment", None, hint)
-        ) from error
+        message = "the program uv, which creates toolchains, is missing from epbuild's environment"
+        raise ToolchainError(Problem("EPB301", message, None, hint)) from error
 
 
 def _read_lines(process: subprocess.Popen[str], lines: list[str], listener: UvListener) -> None:

@@ -130,20 +130,17 @@ def check_reference(reference: str) -> None:
     """Raise BadReference unless `reference` is a relative path inside the model's directory on every platform."""
     if not reference:
         raise BadReference("the reference is empty")
+    shown = shorten_reference(reference)
     if is_anchored(reference):
-        raise BadReference(
-            f"the reference '{shorten_reference(reference)}' is an absolute path; it must be relative to the model's directory"
-        )
+        raise BadReference(f"the reference '{shown}' is an absolute path; it must be relative to the model's directory")
     if "\\" in reference:
-        raise BadReference(f"the reference '{shorten_reference(reference)}' contains a backslash; separate its parts with '/'")
+        raise BadReference(f"the reference '{shown}' contains a backslash; separate its parts with '/'")
     if has_parent_part(reference):
-        raise BadReference(f"the reference '{shorten_reference(reference)}' contains '..'; it must stay in the model's directory")
+        raise BadReference(f"the reference '{shown}' contains '..'; it must stay in the model's directory")
     if "\0" in reference:
-        raise BadReference(
-            f"the reference {shorten_reference(reference)!r} contains a NUL character, which is not allowed in file names"
-        )
+        raise BadReference(f"the reference {shown!r} contains a NUL character, which is not allowed in file names")
     if reference.endswith("/"):
-        raise BadReference(f"the reference '{shorten_reference(reference)}' names a folder; it must name a file")
+        raise BadReference(f"the reference '{shown}' names a folder; it must name a file")
 
 
 def shorten_reference(reference: str) -> str:

@@ -107,9 +107,8 @@ class _Fetching(Struct, frozen=True):
                 raise PlanError(Problem("EPB204", message, hint=hint))
             if location not in self.pins.data and not is_immutable(self.address):
                 message = f"{resolve_beside(self.address, location)} is not pinned, and its content can change"
-                raise PlanError(
-                    Problem("EPB208", message, hint=f"Add its sha256 to the model's data_sha256, under '{location}'.")
-                )
+                hint = f"Add its sha256 to the model's data_sha256, under '{location}'."
+                raise PlanError(Problem("EPB208", message, hint=hint))
         for location in self.pins.data:
             if location not in locations:
                 message = f"the recipe has a sha256 for {location}, but the model {self.address} does not refer to this file"

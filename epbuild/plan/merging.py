@@ -74,9 +74,8 @@ def _check_fed_once(merge: Merge, connections: Sequence[Connection | None], prob
         if made is None:
             continue
         if (made.target, made.input) in fed:
-            problems.append(
-                Problem("EPB235", f"'{value.name}' is connected twice", value.where, "Connect each input to only one output.")
-            )
+            hint = "Connect each input to only one output."
+            problems.append(Problem("EPB235", f"'{value.name}' is connected twice", value.where, hint))
         fed.add((made.target, made.input))
 
 

@@ -118,9 +118,8 @@ def _find_decoder_problems(
         )
         other = f", or the size of the cache to {rest}" if rest > 0 else ""
         places = (asked[name].places[-1] for name in (short.mask, short.cache, short.tokens) if name in asked)
-        problems.append(
-            Problem("EPB262", message, next(places, where), f"Set the last size of '{short.mask}' to {needed}{other}.")
-        )
+        hint = f"Set the last size of '{short.mask}' to {needed}{other}."
+        problems.append(Problem("EPB262", message, next(places, where), hint))
     return problems
 
 
@@ -175,25 +174,23 @@ def _find_dimension_problems(member: Member, header: ModelHeader) -> Iterator[Pr
             none = "No input dimension has a name or a denotation. Set the sizes of whole inputs with 'input_shapes'."
             yield Problem("EPB263", message, places[key], suggest_nearest(key, known) or (listed if known else none))
         elif key in names and any(name != key and denotation == key for name, denotation in dimensions if name is not None):
-            message = (
-                f"'{key}' is ambiguous: the model '{member.name}' has a dimension with this name and another with this denotation"
-            )
+            both = "a dimension with this name and another with this denotation"
+            message = f"'{key}' is ambiguous: the model '{member.name}' has {both}"
             yield Problem("EPB263", message, places[key], "Set the sizes of whole inputs with 'input_shapes'.")
     symbols = _fit_sizes(member.input_shapes, header).symbols
     for key, size in sizes.items():
         if symbols.get(key, size) != size:
-            message = (
-                f"conflicting sizes for the dimension '{key}' of the model '{member.name}': {size} here, "
-                f"{symbols[key]} in 'input_shapes'"
-            )
-            yield Problem("EPB262", message, places[key], "Use the same size for both.")
+            both = f"{size} here, {symbols[key]} in 'input_shapes'"
+            yield _make_conflict(key, member, both, places[key])
     for name, denotation in dict.fromkeys(dimensions):
         if name is not None and name in sizes and denotation in sizes.keys() - names and sizes[name] != sizes[denotation]:
-            message = (
-                f"conflicting sizes for the dimension '{name}' of the model '{member.name}': {sizes[name]} by its name, "
-                f"{sizes[denotation]} by its denotation '{denotation}'"
-            )
-            yield Problem("EPB262", message, places[denotation], "Use the same size for both.")
+            both = f"{sizes[name]} by its name, {sizes[denotation]} by its denotation '{denotation}'"
+            yield _make_conflict(name, member, both, places[denotation])
+
+
+def _make_conflict(dimension: str, member: Member, both: str, where: Position) -> Problem:
+    message = f"conflicting sizes for the dimension '{dimension}' of the model '{member.name}': {both}"
+    return Problem("EPB262", message, where, "Use the same size for both.")
 
 
 def _list_dimensions(header: ModelHeader) -> Iterator[tuple[str | None, str]]:

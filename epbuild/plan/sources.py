@@ -161,9 +161,8 @@ def _read_header(model: ModelSpec, graph: Path) -> ModelHeader:
     try:
         return read_header(graph)
     except MalformedModel as error:
-        raise _make_error(
-            "EPB202", model, f"the model '{model.name}' is not a complete ONNX file: {error}", "Export or copy it again."
-        ) from error
+        message = f"the model '{model.name}' is not a complete ONNX file: {error}"
+        raise _make_error("EPB202", model, message, "Export or copy it again.") from error
     except OSError as error:
         raise _make_error("EPB202", model, f"the model '{model.name}' cannot be read: {error.strerror}", None) from error
 
@@ -174,9 +173,8 @@ def _find_graph(model: ModelSpec, base: Path) -> Path:
     package, file = model.package_file
     folder = _find_package(package)
     if folder is None:
-        message = (
-            f"the model '{model.name}' is in the Python package '{package}', which is not installed in epbuild's environment"
-        )
+        place = f"the model '{model.name}' is in the Python package '{package}'"
+        message = f"{place}, which is not installed in epbuild's environment"
         hint = f"Install {package} in that environment, or write package:<name>==<version>/<file> to fetch it."
         raise _make_error("EPB206", model, message, hint)
     if not file or is_anchored(file) or has_parent_part(file):

@@ -90,13 +90,8 @@ class Composition:
         names = [(base, fields.where_of(_EXTENDS))] if base else []
         for name, where in [*names, *fields.texts(_INCLUDE)]:
             if "${" in name:
-                problem = Problem(
-                    TEMPLATE,
-                    "the path of a recipe file cannot contain a template",
-                    where,
-                    "Write the path without a template, because epbuild merges files before it resolves templates.",
-                )
-                self.problems.append(problem)
+                hint = "Write the path without a template, because epbuild merges files before it resolves templates."
+                self.problems.append(Problem(TEMPLATE, "the path of a recipe file cannot contain a template", where, hint))
             else:
                 yield use_slashes(name, where, self.problems), where
 

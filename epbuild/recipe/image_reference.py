@@ -91,12 +91,9 @@ def _check_host(text: str, host: str) -> None:
 def _check_repository(host: str, repository: str) -> None:
     for part in repository.split("/"):
         if not _PART.fullmatch(part):
-            lower = part != part.lower() and _PART.fullmatch(part.lower())
-            hint = (
-                "Use lower-case letters. Put values that may contain capital letters, such as ${target}, into the tag."
-                if lower
-                else "Use lower-case letters and digits, joined by '.', '_', '__' or '-', and separate the parts with '/'."
-            )
+            hint = "Use lower-case letters and digits, joined by '.', '_', '__' or '-', and separate the parts with '/'."
+            if part != part.lower() and _PART.fullmatch(part.lower()):
+                hint = "Use lower-case letters. Put values that may contain capital letters, such as ${target}, into the tag."
             raise BadImageReference(f"invalid repository {quote_text(repository)}", hint)
     if len(host) + 1 + len(repository) > _MAX_LENGTH:
         raise BadImageReference(

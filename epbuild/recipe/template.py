@@ -227,14 +227,11 @@ def _parse_name(inside: str) -> _Name:
     if not has_default:
         return _Name(inside)
     if not _VARIABLE.fullmatch(name):
-        raise TemplateError(
-            f"{quote_text('${' + inside + '}')} cannot have a default",
-            "Only an environment variable can have a default: ${env.<NAME>:-default}.",
-        )
+        hint = "Only an environment variable can have a default: ${env.<NAME>:-default}."
+        raise TemplateError(f"{quote_text('${' + inside + '}')} cannot have a default", hint)
     if "${" in default:
-        raise TemplateError(
-            f"the default in {quote_text('${' + inside + '}')} cannot contain a template", "Write a literal default."
-        )
+        message = f"the default in {quote_text('${' + inside + '}')} cannot contain a template"
+        raise TemplateError(message, "Write a literal default.")
     return _Name(name, default)
 
 

@@ -74,9 +74,8 @@ def resolve_remote_settings(
     if user is not None and where is user.where:
         trust |= frozenset(user.trust)
     if not trust and not address.is_directory:
-        message = (
-            f"the remote cache {address} cannot be used without a trusted key: anyone who can write to it could change builds"
-        )
+        risk = "anyone who can write to it could change builds"
+        message = f"the remote cache {address} cannot be used without a trusted key: {risk}"
         hint = "List the public keys of the machines whose results you trust under `cache.trust` in the recipe."
         raise RecipeError(Problem("EPB276", message, where, hint))
     signer = _require_signer(environment, trust, where) if mode == "write" else None

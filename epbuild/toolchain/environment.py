@@ -146,9 +146,8 @@ class Toolchains(Struct, frozen=True):
             except OSError as error:
                 why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
                 message = f"toolchain '{toolchain.name}' names an interpreter that {why}: {toolchain.interpreter}"
-                raise ToolchainError(
-                    Problem("EPB304", message, toolchain.where, "Write the path of a Python executable.")
-                ) from error
+                hint = "Write the path of a Python executable."
+                raise ToolchainError(Problem("EPB304", message, toolchain.where, hint)) from error
             memory = self.home / "interpreters" / f"{hash_bytes(os.fsencode(interpreter))[:20]}.json"
         else:
             requirements = _build_requirements(toolchain, locked)
@@ -178,10 +177,7 @@ def find_ep_modules(entries: Iterable[EpEntry]) -> set[str]:
 
 
 def _get_requirements_to_check(toolchain: ToolchainSpec) -> tuple[Requirement, ...]:
-    """Return the requirements to check in an existing environment.
-
-    The result is empty for a provisioned environment, as the installer has met its requirements.
-    """
+    """Return the requirements to check. There are none for a provisioned environment, as the installer has met its requirements."""
     return toolchain.requirements if toolchain.interpreter is not None else ()
 
 
@@ -192,9 +188,8 @@ def _check_requirements(toolchain: ToolchainSpec, fingerprint: Fingerprint) -> I
             continue
         state = f"has {requirement.distribution} {found}" if found else "does not have it"
         message = f"toolchain '{toolchain.name}' requires {requirement.text}, but the environment of its interpreter {state}"
-        yield Problem(
-            "EPB306", message, toolchain.where, "Install the package in that environment, or change the toolchain's packages."
-        )
+        hint = "Install the package in that environment, or change the toolchain's packages."
+        yield Problem("EPB306", message, toolchain.where, hint)
 
 
 def _check_eps(toolchain: ToolchainSpec, fingerprint: Fingerprint, entries: Sequence[EpEntry]) -> Iterator[Problem]:

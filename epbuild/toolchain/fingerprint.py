@@ -214,12 +214,10 @@ def _compute_fingerprint(interpreter: Path, modules: list[str], memory: Path, wh
         states = _get_states([*files, *folders], trees)
         digests = dict(zip(names, hash_files(names.values()), strict=True))
     except OSError as error:
-        message = (
-            f"cannot read {format_path(error.filename or interpreter)}, which is part of the toolchain: {error.strerror or error}"
-        )
-        raise ToolchainError(
-            Problem("EPB310", message, where, "Check the file's permissions, or reinstall its package.")
-        ) from error
+        place, why = format_path(error.filename or interpreter), error.strerror or error
+        message = f"cannot read {place}, which is part of the toolchain: {why}"
+        hint = "Check the file's permissions, or reinstall its package."
+        raise ToolchainError(Problem("EPB310", message, where, hint)) from error
     fingerprint = Fingerprint(
         answer.python,
         answer.platform,

@@ -64,9 +64,8 @@ def find_python(toolchain: ToolchainSpec) -> Python:
     if done.returncode != 0:
         quote = quote_report(done.stderr)[1]
         message = f"toolchain '{toolchain.name}' requires the Python '{request}', which is not installed; uv reported: {quote}"
-        raise ToolchainError(
-            Problem("EPB309", message, toolchain.where, "Install this Python, or request a version such as '3.11'.")
-        )
+        hint = "Install this Python, or request a version such as '3.11'."
+        raise ToolchainError(Problem("EPB309", message, toolchain.where, hint))
     interpreter = Path(done.stdout.strip())
     return Python(probe(interpreter, [], toolchain.where).python, ("--python", str(interpreter)))
 

@@ -120,9 +120,8 @@ class HttpClient:
             response.finish()
             url = self.resolve(url, location)
             if body is not None and body.is_secret and get_origin(url) != first_origin:
-                raise TransferError(
-                    "the server redirects to another host, but the request carries credentials", _CHECK_SERVER, "denied"
-                )
+                message = "the server redirects to another host, but the request carries credentials"
+                raise TransferError(message, _CHECK_SERVER, "denied")
         raise TransferError("the server redirects in a loop", self._address_hint, "denied")
 
     def resolve(self, url: str, location: str) -> str:
@@ -207,9 +206,8 @@ class HttpClient:
             case TimeoutError():
                 return TransferError("the server sent no data for too long", kind="timeout")
             case ConnectionRefusedError():
-                return TransferError(
-                    "no server listens at this address", f"{self._address_hint[:-1]}, and check that the server is running."
-                )
+                hint = f"{self._address_hint[:-1]}, and check that the server is running."
+                return TransferError("no server listens at this address", hint)
             case OSError():
                 return TransferError(error.strerror or str(error), kind="timeout" if error.errno in _NO_ROUTE else "transient")
             case _:

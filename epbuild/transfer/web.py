@@ -45,9 +45,8 @@ class WebFile(Struct, frozen=True):
         response.close()
         if resumes:
             return self.open()
-        raise TransferError(
-            "the server sent only a part of the file, although the whole file was requested", "Check the address.", "object"
-        )
+        message = "the server sent only a part of the file, although the whole file was requested"
+        raise TransferError(message, "Check the address.", "object")
 
     def has(self, size: int) -> bool:
         """Return whether the server has the file. If the server sends the file's size, the size must equal `size`."""

@@ -124,10 +124,8 @@ def _check_graphs(binary: Path, graphs: Sequence[ContextGraph]) -> None:
     for graph in graphs:
         values = [value.name for value in (*graph.inputs, *graph.outputs)]
         if not graph.name or not graph.outputs or "" in values or len(set(values)) < len(values):
-            message = (
-                f"the graph '{graph.name}' in {format_path(binary)} has no name, no outputs, or values with equal or empty names"
-            )
-            raise ChangeRefused(Problem("EPB668", message))
+            place = f"the graph '{graph.name}' in {format_path(binary)}"
+            raise ChangeRefused(Problem("EPB668", f"{place} has no name, no outputs, or values with equal or empty names"))
     if len({graph.name for graph in graphs}) < len(graphs):
         raise ChangeRefused(Problem("EPB668", f"several graphs in {format_path(binary)} have the same name"))
 

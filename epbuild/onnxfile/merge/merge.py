@@ -99,11 +99,8 @@ def read_members(paths: Sequence[Path]) -> tuple[ConnectedModel, ...]:
     members = []
     for path in paths:
         seen[path] += 1
-        members.append(
-            ConnectedModel(
-                path, format_path(path) if seen[path] == 1 else f"{format_path(path)} ({seen[path]})", read_compiled(path)
-            )
-        )
+        label = format_path(path) if seen[path] == 1 else f"{format_path(path)} ({seen[path]})"
+        members.append(ConnectedModel(path, label, read_compiled(path)))
     return tuple(members)
 
 
@@ -235,10 +232,8 @@ def _merge_opsets(parts: Sequence[GraphPart]) -> dict[str, int]:
             if domain in used:
                 known, label = needed.setdefault(domain, (version, part.label))
                 if known != version:
-                    message = (
-                        f"{label} uses version {known} of the operators '{domain or 'ai.onnx'}' but "
-                        f"{part.label} uses version {version}"
-                    )
+                    first = f"{label} uses version {known} of the operators '{domain or 'ai.onnx'}'"
+                    message = f"{first} but {part.label} uses version {version}"
                     raise ChangeRefused(Problem("EPB628", message, None, "Convert one of the source models, and recompile it."))
     return {**merged, **{domain: version for domain, (version, _) in needed.items()}}
 
@@ -268,9 +263,7 @@ def _merge_metadata(opened: Sequence[ConnectedModel], find_ep: FindEp, notes: li
 def _check_merged(path: Path, merged: Any, opened: Sequence[ConnectedModel], find_ep: FindEp) -> None:
     """Raise VerifyError unless the result has all nodes, inputs and outputs of the models, and a file for each reference."""
     header = read_header(path)
-    operators: Counter[tuple[str, str]] = Counter()
-    for item in opened:
-        operators.update(item.header.operators)
+    operators = sum((Counter(item.header.operators) for item in opened), Counter[tuple[str, str]]())
     try:
         for node in header.ep_context_nodes:
             if node.reference is not None:
@@ -279,13 +272,10 @@ def _check_merged(path: Path, merged: Any, opened: Sequence[ConnectedModel], fin
     except BadReference as error:
         raise VerifyError(Problem("EPB629", f"the merged model is invalid: {error}")) from error
     written = ([value.name for value in header.inputs], [value.name for value in header.outputs])
-    initialized = {tensor.name for tensor in merged.graph.initializer} | {
-        tensor.values.name for tensor in merged.graph.sparse_initializer
-    }
-    asked = (
-        [value.name for value in merged.graph.input if value.name not in initialized],
-        [value.name for value in merged.graph.output],
-    )
+    initialized = {tensor.name for tensor in merged.graph.initializer}
+    initialized |= {tensor.values.name for tensor in merged.graph.sparse_initializer}
+    inputs = [value.name for value in merged.graph.input if value.name not in initialized]
+    asked = (inputs, [value.name for value in merged.graph.output])
     if Counter(header.operators) != operators or written != asked:
         raise VerifyError(Problem("EPB629", "the merged model does not have all nodes, inputs and outputs of its models"))
 

@@ -58,12 +58,8 @@ class GraphPart:
         """Return the problem with the name `new` for a value of this model, or None if the name is usable."""
         taken = next((name for name, other in self.names.items() if other == new and name != old), None)
         if taken is not None:
-            return Problem(
-                "EPB627",
-                f"'{old}' of {self.label} would be renamed to '{new}', which is the name of another value of this model",
-                None,
-                _HINT,
-            )
+            renamed = f"'{old}' of {self.label} would be renamed to '{new}'"
+            return Problem("EPB627", f"{renamed}, which is the name of another value of this model", None, _HINT)
         return next((problem for node in self.contexts if (problem := self.find_context_objection(node, old, new))), None)
 
     def find_names_attribute(self, node: Any) -> str | None:
@@ -86,9 +82,8 @@ class GraphPart:
             message = f"{renamed}, but {source} does not support '=' and ';' in names"
             return Problem("EPB626", message, None, "Remove the model's prefix, or rename the values of the source model.")
         if any(new in (value, name) for value, name in own_names.items() if value != old):
-            return Problem(
-                "EPB626", f"{renamed}, but the context already uses that name for another input or output", None, _HINT
-            )
+            message = f"{renamed}, but the context already uses that name for another input or output"
+            return Problem("EPB626", message, None, _HINT)
         return None
 
 
@@ -161,7 +156,7 @@ def _choose_common_name(parts: Sequence[GraphPart], ends: Sequence[tuple[int, st
     first: Problem | None = None
     for name in candidates:
         objections = (parts[number].find_objection(value, name) for number, value in ends)
-        problem = next((find_objection for find_objection in objections if find_objection is not None), None)
+        problem = next(filter(None, objections), None)
         if problem is None:
             return name
         first = first or problem
@@ -218,9 +213,8 @@ def _refuse_duplicate_names(parts: Sequence[GraphPart]) -> None:
     defined: dict[str, tuple[GraphPart, bool]] = {}
     for part in parts:
         inputs = part.inputs
-        for old in dict.fromkeys(
-            chain((name for name in inputs if name not in part.fed), _list_defined_values(part.proto.graph))
-        ):
+        unfed = (name for name in inputs if name not in part.fed)
+        for old in dict.fromkeys(chain(unfed, _list_defined_values(part.proto.graph))):
             new, is_input = part.names[old], old in inputs
             first, was_input = defined.setdefault(new, (part, is_input))
             if first is not part and not (was_input and is_input):
