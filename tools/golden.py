@@ -58,6 +58,8 @@ _SIZES = frozenset({"bytes_left", "free", "free_bytes", "memory", "peak"})
 _PLACES = frozenset({"host", "machine", "pid", "process", "worker"})
 _SIGNING_KEY = "ed25519-secret:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 _OF_THE_MOMENT = _TIMES | _SIZES | _PLACES
+_PROGRESS = frozenset({"fetching", "hashing", "results_shared", "step_advanced", "toolchain_installing"})
+"""Events that are reported once a second while something is running."""
 _TIME = re.compile(r"\b\d+(\.\d+)? (ms|s|min|h)\b")
 
 
@@ -194,7 +196,8 @@ class Golden:
             documents = [json.loads(text)]
         except ValueError:
             documents = [json.loads(line) for line in text.splitlines()]
-        texts = [json.dumps(_lasting(document, of_the_moment), indent=1, sort_keys=True) for document in documents]
+        lasting = (_lasting(document, of_the_moment) for document in documents if document.get("event") not in _PROGRESS)
+        texts = [json.dumps(document, indent=1, sort_keys=True) for document in lasting]
         self._write(name, "\n".join([*sorted(texts), f"exit code {code}"]))
 
     def _write(self, name: str, text: str) -> None:
