@@ -247,7 +247,7 @@ class Memory:
         return self._database.seal_row(
             record.step,
             record.action_key,
-            encode_canonical(record.key_document),
+            encode_canonical(dict(record.key_document)),
             encode_canonical(record.result),
             float(record.finished),
             self.configuration.ident,

@@ -179,7 +179,7 @@ class _SentResult(Struct, frozen=True):
 
     @classmethod
     def of(cls, made: Made) -> _SentResult:
-        return cls(made.group, made.key, made.document, made.compiled)
+        return cls(made.group, made.key, dict(made.document), made.compiled)
 
     @property
     def made(self) -> Made:

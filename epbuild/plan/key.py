@@ -7,7 +7,8 @@ therefore has a reason to show.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
@@ -58,6 +59,27 @@ class Change(Struct, frozen=True):
         if isinstance(value, Mapping):
             return f"{self.what} {self.kind}"
         return f"{self.what} added: {new}" if self.kind == "added" else f"{self.what} removed (was {old})"
+
+
+class KeyDocument(Mapping[str, Any]):
+    """Key document that is built when it is first read, because the documents of most current actions are never read."""
+
+    def __init__(self, build: Callable[[], Mapping[str, Any]]) -> None:
+        self._build = build
+
+    @cached_property
+    def content(self) -> Mapping[str, Any]:
+        """The document as a plain mapping, which can be encoded."""
+        return self._build()
+
+    def __getitem__(self, name: str) -> Any:
+        return self.content[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.content)
+
+    def __len__(self) -> int:
+        return len(self.content)
 
 
 def compute_action_key(document: Mapping[str, Any]) -> str:

@@ -345,7 +345,7 @@ def open_action_records(root: Path) -> ActionRecords:
 
 def make_action_record(document: Mapping[str, Any], result: ActionResult) -> dict[str, Any]:
     """Return the action record of a result. `document` is the key document of the action."""
-    return {"document": document, "result": to_builtins(result)}
+    return {"document": dict(document), "result": to_builtins(result)}
 
 
 def get_diagnostics(result: ActionResult) -> tuple[str, ...]:

@@ -324,7 +324,7 @@ class BuildExecutor:
             toolchain = self._toolchains.environment(planned)
         needed = tuple(self.made[ident] for ident in planned.needs)
         if status.key is not None and not needed and not self._toolchains.is_refused(planned):
-            return KeyedAction(planned, status.key, status.document, needed)
+            return KeyedAction(planned, status.key, dict(status.document), needed)
         # This build may have rebuilt needed results, which may differ from the survey's.
         return KeyedAction(*self._surveyor.keyed(planned, needed, toolchain), needed)
 

@@ -27,7 +27,7 @@ from epbuild.core.summary import Summarized, Summary
 from epbuild.core.units import format_count
 from epbuild.engine.events import DiskNeeded
 from epbuild.output.existing import OwnedFiles
-from epbuild.plan.key import compute_action_key, describe_differences
+from epbuild.plan.key import KeyDocument, compute_action_key, describe_differences
 from epbuild.plan.made import Made, find_blobs
 from epbuild.plan.result import ActionResult, find_result
 from epbuild.plan.steps import Action, Emission, Plan, Step
@@ -232,7 +232,7 @@ class Surveyor:
         toolchain: Identified,
         digests: Mapping[str, str] = MappingProxyType({}),
         memo: Memo = NO_MEMO,
-    ) -> tuple[Action, str, dict[str, Any]]:
+    ) -> tuple[Action, str, Mapping[str, Any]]:
         """Return an action with all its files, its key, and its key document. `needed` has the results that the action needs.
 
         Needed results are identified by digest, so that the store may lack their blobs. Files in `digests` are not read.
@@ -245,14 +245,15 @@ class Surveyor:
         known = {name: digests[name] for name in map(str, action.files) if name in digests}
         unknown = [path for path in action.files if str(path) not in known and path not in blobs]
 
-        def compute() -> tuple[str, dict[str, Any]]:
+        def build() -> Mapping[str, Any]:
             found = {path: known[name] for path in action.files if (name := str(path)) in known}
-            document = kind.key_document(action, {**found, **blobs, **self.digests.of_many(unknown)}, identity)
-            return compute_action_key(document), document
+            return kind.key_document(action, {**found, **blobs, **self.digests.of_many(unknown)}, identity)
 
-        fingerprint = kind.fingerprint(action)
+        document, fingerprint = KeyDocument(build), kind.fingerprint(action)
+        # The memo has only the key, because the documents of 100,000 steps would exceed the size limit of a memo.
         inputs = (fingerprint, identity, list(known.values())) if fingerprint and not unknown and not needed else None
-        return action, *memo.value("key", inputs, compute, tuple[str, dict[str, Any]])
+        key = memo.value("key", inputs, lambda: compute_action_key(document.content), str)
+        return action, key, document if inputs is not None else document.content
 
     def blobs_of(self, made: Sequence[Made]) -> BlobSource:
         """Return a source of the blobs of results: the store, and the remote cache if one is read."""
