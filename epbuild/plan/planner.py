@@ -101,7 +101,7 @@ def check_partial_recipe(recipe: Recipe) -> list[Problem]:
     """Return the problems of the targets, groups and models in the valid part of a recipe."""
     work = _Work(recipe, NO_MEMO)
     for group in recipe.groups.values():
-        work.check_group(group)
+        work.check_group(group, list_sessions(group))
     for model in recipe.models.values():
         if model.make is not None or model.parent is not None:
             continue
@@ -184,9 +184,9 @@ class _Work(Struct, dict=True):
                 paths.append(self.recipe.directory / reference.name)
         return Catalog.with_files(paths)
 
-    def check_group(self, group: GroupSpec) -> None:
+    def check_group(self, group: GroupSpec, sessions: Sequence[Session]) -> None:
         """Check a group with its members and targets, without reading model files."""
-        self._check_members(group)
+        self._check_members(group, sessions)
         for reference in group.targets:
             target = self.targets.get(reference.name)
             if target is None:
@@ -204,27 +204,27 @@ class _Work(Struct, dict=True):
             self.problems += find_weightless_problems(group, target)
 
     def add_group(self, group: GroupSpec) -> None:
-        self.check_group(group)
+        sessions = list_sessions(group)
+        self.check_group(group, sessions)
         merging = plan_merging(group, group.merge, self.problems) if group.merge is not None else None
         genai = plan_genai(group, group.genai, self.recipe.directory, self.problems) if group.genai is not None else None
         adapters = plan_adapters(group, self.recipe.directory, self.problems)
         targets = [self.targets[reference.name] for reference in group.targets if reference.name in self.targets]
         if not targets or (merging is None and group.merge is not None):
             return
-        sessions = list_sessions(group)
         members = {member.name: member for member in group.members}
         needs = {name: self._add_preparations(self.recipe.models[member.model.name]) for name, member in members.items()}
         for target in targets:
             self._add_steps(group, target, sessions, needs, merging, genai, adapters)
 
-    def _check_members(self, group: GroupSpec) -> None:
+    def _check_members(self, group: GroupSpec, sessions: Sequence[Session]) -> None:
         if group.share_initializers and len(group.members) == 1:
             message = f"the group '{group.name}' has only one model, so it cannot share initializers"
             hint = "Add another model, or remove 'share_initializers'."
             self.problems.append(Problem("EPB238", message, group.share_initializers.where, hint))
         self.problems += find_sharing_set_problems(group)
-        self.problems += find_size_limit_problems(group)
-        sharing = {member.name for session in list_sessions(group) if session.share for member in session.members}
+        self.problems += find_size_limit_problems(sessions)
+        sharing = {member.name for session in sessions if session.share for member in session.members}
         seen: set[str] = set()
         for member in group.members:
             name, settings = member.name, member.compile

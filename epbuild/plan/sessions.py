@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from msgspec import Struct
@@ -73,9 +73,9 @@ def find_sharing_set_problems(group: GroupSpec) -> Iterator[Problem]:
             yield Problem("EPB230", message, reference.where, "List each model in one set only.")
 
 
-def find_size_limit_problems(group: GroupSpec) -> Iterator[Problem]:
+def find_size_limit_problems(sessions: Iterable[Session]) -> Iterator[Problem]:
     """Yield a problem for each member of a sharing set whose size limits differ from those of the set's first member."""
-    for session in list_sessions(group) if group.share_weights else ():
+    for session in sessions:
         first = session.members[0].expect
         for member in session.members:
             if member.expect.size_limits != first.size_limits:
