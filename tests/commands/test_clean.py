@@ -118,7 +118,7 @@ def test_clean_keeps_a_file_that_changes_during_removal(built: Workshop) -> None
 
 def test_killed_clean_has_already_removed_the_snapshot(built: Workshop) -> None:
     snapshot = Path(str(get_snapshot_path(str(built.request.recipe), (), ())))
-    snapshot.parent.mkdir()
+    snapshot.parent.mkdir(exist_ok=True)
     snapshot.write_bytes(b"nothing to do")
 
     def kill(call: object) -> None:
