@@ -2,11 +2,12 @@
 
 It builds the recipes that need no hardware, in a project at a fixed place, with an empty store and the toolchains of this machine. FOLDER
 then holds the help of each command, the schemas, the plan with its keys, the key document of each step, the JSON of each command, and the
-SHA-256 of every output, in every layout and archive format. What depends on the moment, such as times, is replaced by a placeholder. Left
-out is what depends on a network, other machines, or measurements: `lock`, `doctor`, `measure` and `plan --executor`. Compare two checkouts:
+SHA-256 of every output, in every layout and archive format. Values that differ between runs, such as times, are replaced by a placeholder.
+`lock`, `doctor`, `measure` and `plan --executor` are left out: they depend on a network, other machines or measurements. To compare two
+checkouts:
 
-    python -m tools.golden before        # in the one
-    python -m tools.golden after         # in the other
+    python -m tools.golden before        # in one checkout
+    python -m tools.golden after         # in the other checkout
     diff -r before after
 """
 
@@ -116,7 +117,7 @@ class Golden:
             self._write(f"schemas/{schema}.json", self._run("schema", schema))
 
     def write_plan(self, recipe: str) -> None:
-        """Write what `validate`, `plan` and `graph` answer before anything is built. The plan holds the key of each action."""
+        """Write the answers of `validate`, `plan` and `graph` before anything is built. The plan holds the key of each action."""
         file = f"recipes/{recipe}.yaml"
         self._write_json(f"{recipe}/validate.json", "validate", file, "--json")
         self._write_json(f"{recipe}/plan.json", "plan", file, "--json")
@@ -125,7 +126,7 @@ class Golden:
         self._write(f"{recipe}/graph.mmd", self._run("graph", file, "--format", "mermaid"))
 
     def write_build(self, recipe: str) -> None:
-        """Build a recipe. Write its events, and what each command says of it afterwards."""
+        """Build a recipe. Write its events, and the answer of each command afterwards."""
         file = f"recipes/{recipe}.yaml"
         self._write_json(f"{recipe}/run.json", "run", file, "--json", "-j", "1")
         for command in ("plan", "explain", "coverage", "report", "run"):
@@ -141,7 +142,7 @@ class Golden:
         self._write("keys.json", json.dumps(found, indent=1, sort_keys=True).replace(str(PROJECT), "PROJECT") + "\n")
 
     def write_documents_of_outputs(self) -> None:
-        """Write the digests of all outputs, and what `inspect`, `verify` and `diff` say of some."""
+        """Write the digests of all outputs, and the answers of commands that need outputs or a store."""
         dist = PROJECT / "recipes" / "dist"
         digests = {
             path.relative_to(dist).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -178,7 +179,7 @@ class Golden:
             self._write_json(f"{command}.json", command, "--json", of_the_moment=_OF_THE_MOMENT | {"bytes", "count"})
 
     def _run(self, *arguments: str) -> str:
-        """Return what a command prints, with its exit code, and with placeholders for times and for the project's place."""
+        """Return the output of a command and its exit code, with placeholders for times and for the project's place."""
         command = [sys.executable, "-m", "epbuild", *arguments]
         done = subprocess.run(
             command, cwd=PROJECT, env=self._environment, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False
@@ -197,7 +198,7 @@ class Golden:
         except ValueError:
             documents = [json.loads(line) for line in text.splitlines()]
         lasting = (_lasting(document, of_the_moment) for document in documents if document.get("event") not in _PROGRESS)
-        texts = [json.dumps(document, indent=1, sort_keys=True) for document in lasting]
+        texts = [json.dumps(document, indent=1) for document in lasting]
         self._write(name, "\n".join([*sorted(texts), f"exit code {code}"]))
 
     def _write(self, name: str, text: str) -> None:
