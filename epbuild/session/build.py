@@ -362,7 +362,7 @@ class BuildExecutor:
         self._check_runnable(subject)
         try:
             expected = Runnable(action.id, (), self.cost(action.id), self._needed_memory(action.id))
-            new = self._runner.run(subject, expected, self.idle, self.executions)
+            new = self._runner.run(subject, expected, self.executions)
         except EpbuildError as error:
             with suppress(StoreError):  # the failure itself is more important
                 self._known_failures.remember(action.id, subject.key, error)

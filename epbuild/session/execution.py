@@ -149,11 +149,11 @@ class ActionRunner(Struct, frozen=True):
         if not self.is_for_others(action):
             get_action_type(action).check(action)
 
-    def run(self, subject: KeyedAction, expected: Runnable, idle: IdleActions, here: Executions) -> NewResult:
+    def run(self, subject: KeyedAction, expected: Runnable, here: Executions) -> NewResult:
         """Run an action here or on another machine. Raises EpbuildError and Cancelled."""
         action = subject.action
         if self.elsewhere is not None and self.is_for_others(action):
-            found = self.elsewhere.run(subject, expected, idle)
+            found = self.elsewhere.run(subject, expected, here.idle)
             if found is not None:
                 result = read_result(action, found.result)
                 if result is None:

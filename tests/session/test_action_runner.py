@@ -32,6 +32,8 @@ class OpenedError(Exception):
 
 
 class Here:
+    idle = IdleActions()
+
     def open(self, subject: KeyedAction, part: str = "") -> AbstractContextManager[Execution]:
         raise OpenedError(part)
 
@@ -61,7 +63,7 @@ def answer(result: Mapping[str, Any], *, is_new: bool = True) -> RemoteResult:
 
 
 def run(machines: Machines) -> NewResult:
-    return runner(machines).run(SUBJECT, EXPECTED, IdleActions(), Here())  # type: ignore[arg-type]
+    return runner(machines).run(SUBJECT, EXPECTED, Here())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("is_new", [True, False])
