@@ -29,7 +29,9 @@ def find_prefix_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Pr
 
 def find_runtime_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem]:
     """Yield a problem for each initializer setting that the toolchain's release of ONNX Runtime does not support."""
-    settings = dict.fromkeys(member.compile for member in group.members) if target.old_runtime else ()
+    if target.old_runtime is None:
+        return
+    settings = dict.fromkeys(member.compile for member in group.members)
     chosen = (compiled for compiled in settings if compiled.initializers == "source" or compiled.initializer_names)
     for where in dict.fromkeys(compiled.initializers_where for compiled in chosen):
         message = f"{target.old_runtime}, which '{target.name}' uses, cannot store initializers in the source model or by name"

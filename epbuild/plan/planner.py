@@ -139,8 +139,10 @@ class _Work(Struct, dict=True):
     """Members before their files are located, by the `id()` of the recipe's member and the target's optimization level.
 
     Thousands of targets may share a member."""
-    checked: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Problem]] = field(default_factory=dict)
-    """Warnings about source models, by the ids of the checked members and of the catalog entries of the EPs."""
+    sessions: dict[tuple[int, ...], tuple[Member, ...]] = field(default_factory=dict)
+    """Members of each session, by their ids."""
+    checked: dict[tuple[int, ...], list[Problem]] = field(default_factory=dict)
+    """Warnings about source models, by the ids of the checked members' tuple and of the catalog entries of the EPs."""
     folders: tuple[Path, ...] = ()
     """Folders in which a new file may match a pattern of a preparation or a pattern of input files."""
     reports: tuple[Path, ...] = ()
@@ -272,7 +274,7 @@ class _Work(Struct, dict=True):
                 replace(merging, step=f"merge:{place}" + (f"/{index + 1}" if index else "")) if merging is not None else None
             )
             path = resolve_output_path(output, group, target, self.problems)
-            key = (index, group.name, target.name if output.names_targets else "", *(id(ep.entry) for ep in target.eps))
+            key = (index, group.name, target.name if output.names_targets else "", *[id(ep.entry) for ep in target.eps])
             names = self.names.get(key) or plan_names(output, group, target, groups, own_merging, genai, self.problems)
             if not path or names is None:
                 continue
@@ -375,7 +377,7 @@ class _Work(Struct, dict=True):
             id=ident,
             group=group.name,
             target=target,
-            members=tuple(self._make_member(member, target.graph_optimization_level) for member in session.members),
+            members=self._make_members(session.members, target.graph_optimization_level),
             share=session.share,
             allow_nondeterminism=group.allow_nondeterminism or target.allow_nondeterminism,
             timeout=group.timeout,
@@ -387,6 +389,11 @@ class _Work(Struct, dict=True):
             set_name=session.set_name,
         )
         return found
+
+    def _make_members(self, members: tuple[GroupMember, ...], level: GraphOptimization) -> tuple[Member, ...]:
+        """Return the members of a session. Targets with the same optimization level share the tuple."""
+        made = tuple([self._make_member(member, level) for member in members])
+        return self.sessions.setdefault(tuple(map(id, made)), made)
 
     def _make_member(self, member: GroupMember, level: GraphOptimization) -> Member:
         """Return a member without files for targets with the default optimization `level`. `resolve` adds the files."""
@@ -449,9 +456,15 @@ class _Work(Struct, dict=True):
             for member in self.members.values()
             if member.model.origin.name in beginnings
         }
+        located: dict[int, tuple[tuple[Member, ...], dict[str, SourceModel]]] = {}
+        """Members of each session with their files, and the sources that are known, by the id of the session's members."""
+        for session in self.sessions.values():
+            members = tuple([with_sources.get(id(member), member) for member in session])
+            # The content of a prepared model is unknown until it has been prepared.
+            located[id(session)] = members, {member.name: found[member.model.name] for member in members if member.has_files}
         baselines = Baselines(self.recipe.directory, self.problems)
         for ident, group in self.groups.items():
-            members = tuple(with_sources.get(id(member), member) for member in group.members)
+            members, sources = located[id(group.members)]
             self.groups[ident] = replace(group, members=members)
             if ident not in actions:
                 continue
@@ -459,11 +472,9 @@ class _Work(Struct, dict=True):
                 self.groups[ident] = replace(
                     self.groups[ident], baseline=baselines.find_size(group, group.members[0].expect.baseline)
                 )
-            # The content of a prepared model is unknown until it has been prepared.
-            sources = {member.name: found[member.model.name] for member in members if member.has_files}
             self._check_sources(self.groups[ident], sources)
             self.problems += self._find_predicted_problems(self.groups[ident], found)
-            if group.share and all(member.has_files for member in members):
+            if group.share and len(sources) == len(members):
                 if group.group not in sharing:
                     sharing[group.group] = self._find_sharing_warnings(self.groups[ident], sources)
                 self.warnings += sharing[group.group]
@@ -502,7 +513,7 @@ class _Work(Struct, dict=True):
 
     def _check_sources(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> None:
         """Check the members of a session group whose `sources` are known. Report a problem only once, even if several targets have it."""
-        known = (tuple(map(id, group.members)), tuple(id(ep.entry) for ep in group.target.eps))
+        known = (id(group.members), *[id(ep.entry) for ep in group.target.eps])
         if known not in self.checked:
             self.checked[known] = self._find_source_warnings(group, sources)
         self.warnings += self.checked[known]
