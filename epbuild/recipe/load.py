@@ -190,6 +190,8 @@ class _Assembler:
         result = node if pattern is None else pattern.fill(names, problems)
         if result is not node or id(node) not in self._judged:
             violations = validate(path, result, unresolved=bool(problems))
+            if result is not node and not violations and not problems:
+                return result, True
             wrong = [violation.path[len(path) :] for violation in violations]
             self.problems += [*problems, *(violation.problem for violation in violations)]
             left = None if problems or () in wrong else prune_paths(result, wrong)

@@ -88,7 +88,9 @@ def substitute(text: str, names: Mapping[str, Scalar]) -> Scalar:
     if "${" not in text:
         return text
     pieces = [piece if isinstance(piece, str) else _get_value(piece, names) for piece in _parse_template(text)]
-    return pieces[0] if len(pieces) == 1 else _check_length("".join(map(render, pieces)))
+    if len(pieces) == 1:
+        return pieces[0]
+    return _check_length("".join([piece if isinstance(piece, str) else render(piece) for piece in pieces]))
 
 
 def find_variables(text: str) -> frozenset[str]:
