@@ -96,9 +96,7 @@ def build_image(
             packed.append(item)
             layers.append(Layer(item.entry))
     config, manifest, index, layout = describe_image(layers, annotations, tag=tag)
-    packed.sort(
-        key=lambda artifact: artifact.path, reverse=True
-    )  # of several files with equal content, the first by path is kept
+    packed.sort(key=lambda artifact: artifact.path, reverse=True)  # of several equal files, the first by path is kept
     blobs = {artifact.sha256: replace(artifact, path=get_blob_path(artifact.sha256)) for artifact in packed}
     blobs.pop(config.sha256, None)  # a user's file may have the same content as the configuration
     return Image(tuple(sorted(blobs.values(), key=lambda artifact: artifact.path)), config, manifest, index, layout)
@@ -108,7 +106,7 @@ def describe_image(
     layers: Sequence[Layer],
     annotations: Mapping[str, str],
     *,
-    tag: str = DEFAULT_TAG,
+    tag: str,
 ) -> tuple[Document, Document, Document, Document]:
     """Return the documents of an image: its configuration, its manifest, the index and the layout file.
 
@@ -248,12 +246,12 @@ class _PieceReader:
     """File-like reader of an iterator of pieces."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._read_blob = pieces
+        self._pieces = pieces
         self._rest = b""
 
     def read(self, size: int = -1) -> bytes:
         """Return at most `size` bytes, or no bytes at the end."""
-        self._rest = self._rest or next(self._read_blob, b"")
+        self._rest = self._rest or next(self._pieces, b"")
         cut = len(self._rest) if size < 0 else size
         piece, self._rest = self._rest[:cut], self._rest[cut:]
         return piece

@@ -36,12 +36,12 @@ def import_zstandard(step: StepId | None = None) -> Any:
     return zstandard
 
 
-def make_compressor(level: int | None = None, step: StepId | None = None) -> Any:
+def make_compressor(level: int | None, step: StepId | None) -> Any:
     """Return a compressor. If `level` is None, use the default level. Raises EnvironmentFailure (EPB425) if the zstd package is missing."""
     return import_zstandard(step).ZstdCompressor(level=LEVEL if level is None else level, write_checksum=True)
 
 
-def get_version(step: StepId | None = None) -> str:
+def get_version(step: StepId | None) -> str:
     """Return the versions that compressed bytes depend on. Raises EnvironmentFailure (EPB425) if the zstd package is missing."""
     zstandard = import_zstandard(step)
     return f"zstandard {zstandard.__version__}, libzstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}"

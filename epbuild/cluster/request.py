@@ -34,6 +34,7 @@ from epbuild.recipe.model import ModelSpec, ToolchainSpec
 from epbuild.toolchain.lock import LockedEnvironment
 
 T = TypeVar("T")
+_Check = TypeVar("_Check", Verification, ModelMeasurement)
 
 FORMAT = 1
 TOOLCHAIN_KIND = "toolchain"
@@ -159,18 +160,21 @@ def parse_action(request: ActionRequest, store: BlobStore) -> Action:
         case "compile":
             return _decode(SessionGroup, _restore_entries(document), store)
         case "verify":
-            compiled = _decode(tuple[_SentResult, ...], _restore_groups(document.get("compiled")), store)
-            action = _decode(Verification, {**_restore_entries(document), "compiled": []}, store)
-            return replace(action, compiled=tuple(sent.made for sent in compiled))
+            return _decode_check(Verification, document, store)
         case "measure":
-            compiled = _decode(tuple[_SentResult, ...], _restore_groups(document.get("compiled")), store)
-            measurement = _decode(ModelMeasurement, {**_restore_entries(document), "compiled": []}, store)
-            return replace(measurement, compiled=tuple(sent.made for sent in compiled))
+            return _decode_check(ModelMeasurement, document, store)
     raise ValidationError(f"unknown kind of action '{request.kind}'")
 
 
+def _decode_check(kind: type[_Check], document: Mapping[str, Any], store: BlobStore) -> _Check:
+    """Decode an action that runs compiled models, with the results that it needs. Raises ValidationError."""
+    compiled = _decode(tuple[_SentResult, ...], _restore_groups(document.get("compiled")), store)
+    action = _decode(kind, {**_restore_entries(document), "compiled": []}, store)
+    return replace(action, compiled=tuple(sent.made for sent in compiled))
+
+
 class _SentResult(Struct, frozen=True):
-    """Result of a session group, in a request for a verification."""
+    """Result of a session group, in a request for a verification or a measurement."""
 
     group: SessionGroup
     key: str

@@ -57,7 +57,7 @@ class BomModel(Struct, frozen=True):
 
 
 def list_compiled_models(
-    models: Iterable[ManifestModel], built: Iterable[Made], data: Mapping[str, Sequence[str]], folder: str = ""
+    models: Iterable[ManifestModel], built: Iterable[Made], data: Mapping[str, Sequence[str]], folder: str
 ) -> list[BomModel]:
     """Describe the compiled models of one group and target, from their manifest. `folder` is the folder of the part.
 
@@ -83,7 +83,7 @@ def list_compiled_models(
     return found
 
 
-def list_base_models(models: Iterable[ManifestModel], base: Mapping[str, str], folder: str = "") -> list[BomModel]:
+def list_base_models(models: Iterable[ManifestModel], base: Mapping[str, str], folder: str) -> list[BomModel]:
     """Describe the uncompiled models that are shipped. `base` has the path of each model below `folder`, by the model's name."""
     found = []
     for model in models:
