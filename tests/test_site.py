@@ -181,7 +181,7 @@ def test_axe_finds_no_serious_problem_on_the_site(address: str) -> None:
         for theme in themes:
             page = browser.new_page(color_scheme=theme)
             for name in ("", "getting-started/tutorial/", "reference/errors/"):
-                page.goto(f"{address}{name}")
+                page.goto(f"{address}{name}", timeout=120_000)  # the list of errors is long
                 assert find_problems(page) == [], name
 
 
