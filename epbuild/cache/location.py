@@ -37,11 +37,8 @@ def find_cache_directory() -> Path:
     root = find_cache_root()
     if root is None:
         read_user_settings()
-        problem = Problem(
-            "EPB503",
-            "this user has no home directory for the store",
-            hint="Set EPBUILD_CACHE_DIR to a writable directory.",
-        )
+        hint = "Set EPBUILD_CACHE_DIR to a writable directory."
+        problem = Problem("EPB503", "this user has no home directory for the store", None, hint)
         raise StoreError(problem)
     return Path(root)
 

@@ -101,9 +101,8 @@ def _check_renamed(
     if len({node.name for node in expected}) != len({node.name for node in before.ep_context_nodes}) or (
         _strip_offsets(after) != _strip_offsets(replace(before, ep_context_nodes=tuple(expected)))
     ):
-        message = (
-            f"renaming the EPContext nodes of '{member.name}' changed more than their names; the renamed model was discarded"
-        )
+        change = f"renaming the EPContext nodes of '{member.name}' changed more than their names"
+        message = f"{change}; the renamed model was discarded"
         raise VerifyError(Problem("EPB441", message, StepId(group.id), "Report this bug in epbuild, and attach the model."))
 
 

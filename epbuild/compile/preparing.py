@@ -95,9 +95,8 @@ def _check_packages(preparation: Preparation, execution: Execution) -> None:
     there = execution.environment.fingerprint.distributions
     lacking = [name for name, providers in preparation.packages.items() if providers.isdisjoint(there)]
     if lacking:
-        message = (
-            f"the toolchain '{preparation.toolchain.name}' has no package {', '.join(lacking)}, which '{preparation.kind}' needs"
-        )
+        names = ", ".join(lacking)
+        message = f"the toolchain '{preparation.toolchain.name}' has no package {names}, which '{preparation.kind}' needs"
         raise EnvironmentFailure(Problem("EPB450", message, StepId(preparation.id), "Add it to the toolchain's packages."))
 
 

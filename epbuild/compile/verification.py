@@ -134,10 +134,8 @@ class VerificationRun:
             self._unjudged.append(UnjudgedMember(checked.name, str(error), by_inputs=True))
             return None
         except BadInputs as error:
-            hint = "Correct `data` in the recipe's `verify`."
-            raise VerifyError(
-                Problem("EPB648", f"the inputs of the model '{checked.name}' are invalid: {error}", self._step, hint)
-            ) from error
+            message = f"the inputs of the model '{checked.name}' are invalid: {error}"
+            raise VerifyError(Problem("EPB648", message, self._step, "Correct `data` in the recipe's `verify`.")) from error
         except (OSError, MalformedModel) as error:
             raise BuildError(Problem("EPB649", f"the model '{checked.name}' cannot be read: {error}", self._step)) from error
         if others := find_other_values(source.header, built.compiled.model(checked.name).source):

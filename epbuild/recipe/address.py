@@ -145,9 +145,8 @@ def parse_address(text: str) -> Address:
     found = SCHEME.match(text)
     scheme = found[1] if found else ""
     if scheme == "http":
-        raise BadAddress(
-            "http:// is not allowed: downloads can be altered in transit", "Use https://, or download the file yourself."
-        )
+        message = "http:// is not allowed: downloads can be altered in transit"
+        raise BadAddress(message, "Use https://, or download the file yourself.")
     if found is None or scheme not in _FORMS:
         hint = suggest_nearest(scheme, _FORMS) or f"Supported schemes: {format_choices(_FORMS)}. A path has no scheme."
         raise BadAddress(f"models cannot be fetched from {quote_text(found[0] if found else text)}", hint)

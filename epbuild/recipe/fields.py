@@ -98,9 +98,8 @@ class MappingReader:
             self.problems.append(Problem(WRONG_VALUE, f"invalid size {quote_text(value)}", self.where_of(key), str(error)))
             return None
         if size < 1:
-            self.problems.append(
-                Problem(WRONG_VALUE, f"invalid size {quote_text(value)}: must be at least 1 byte", self.where_of(key))
-            )
+            message = f"invalid size {quote_text(value)}: must be at least 1 byte"
+            self.problems.append(Problem(WRONG_VALUE, message, self.where_of(key)))
         return size
 
     def of(self, node: Node) -> MappingReader:

@@ -87,17 +87,13 @@ def parse_remote(text: str) -> RemoteAddress:
     found = SCHEME.match(text)
     if found is None:
         if not text.strip() or "\0" in text:
-            raise BadAddress(
-                "the address of the remote cache is not a valid path",
-                "Write a path, or an address such as s3://<bucket>/<prefix>.",
-            )
+            hint = "Write a path, or an address such as s3://<bucket>/<prefix>."
+            raise BadAddress("the address of the remote cache is not a valid path", hint)
         return RemoteAddress("directory", text)
     scheme = found[1]
     if scheme not in _FORMS:
-        hint = (
-            suggest_nearest(scheme, _FORMS)
-            or f"Supported schemes: {format_choices(_FORMS)}. The path of a directory has no scheme."
-        )
+        supported = f"Supported schemes: {format_choices(_FORMS)}. The path of a directory has no scheme."
+        hint = suggest_nearest(scheme, _FORMS) or supported
         raise BadAddress(f"remote caches do not support {quote_text(found[0])}", hint)
     rest = text[found.end() :]
     server, _, path = rest.partition("/")
@@ -112,10 +108,7 @@ def parse_remote(text: str) -> RemoteAddress:
         raise make_address_error(text, _FORMS[scheme], reason)
     if any(part in (".", "..") for part in path.split("/")) or "//" in path:
         raise make_address_error(text, _FORMS[scheme], "contains a part that is empty, '.' or '..'")
-    if scheme in ("s3", "gs", "az") and not BUCKET.fullmatch(server):
-        raise make_address_error(text, _FORMS[scheme], "does not name a bucket")
-    if not has_host(text):
-        raise make_address_error(
-            text, _FORMS[scheme], "has no valid host" if scheme in ("http", "https") else "does not name a bucket"
-        )
+    is_web = scheme in ("http", "https")
+    if not has_host(text) or not (is_web or BUCKET.fullmatch(server)):
+        raise make_address_error(text, _FORMS[scheme], "has no valid host" if is_web else "does not name a bucket")
     return RemoteAddress(scheme, text.rstrip("/"))  # type: ignore[arg-type] # the scheme is a key of `_FORMS`

@@ -242,20 +242,22 @@ class RemoteCache:
         existing = self._find_record(kind, key)
         if existing == Miss(answered=False):  # a record that cannot be read is not overwritten
             return None
-        bad = self._bad.intersection(blob.digest for blob in existing.blobs) if isinstance(existing, RemoteRecord) else set[str]()
-        if isinstance(existing, RemoteRecord) and not bad and not replace and (not more or _are_equal(existing.record, record)):
+        known = existing if isinstance(existing, RemoteRecord) else None
+        lost = self._bad.intersection(blob.digest for blob in known.blobs) if known is not None else set[str]()
+        if known is not None and not lost and not replace and (not more or _are_equal(known.record, record)):
             return "there"
         log = kind.log(record)
         if log is not None and not store.has(log.digest, log.size):  # the result was built on another machine
             kind = structs.replace(kind, log=lambda record: None)
         blobs = list_blobs(kind, record)
-        is_repaired = isinstance(existing, RemoteRecord) and bad <= {blob.digest for blob in blobs}
+        # The existing record stays valid if this upload restores the blobs that it has lost.
+        keeps_record = known is not None and lost <= {blob.digest for blob in blobs} and not replace and not more
         try:
             data = seal(kind, key, record, self._signer)
             for blob in blobs:
                 pieces = partial(store.pieces, blob.digest)
                 self._writing.call(partial(self._put_pieces, blob, pieces, RestartableCount(count), anyway=replace))
-            if replace or more or not is_repaired:
+            if not keeps_record:
                 self._writing.call(lambda: self._put_record(key, data))
                 self._tally.add(sent_bytes=len(data))
         except (TransferError, CircuitOpenError, MissingBlob, DamagedBlob, ValueError):  # ValueError: too large for a reader
