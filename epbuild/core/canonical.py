@@ -7,10 +7,13 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from jsonschema_rs import Draft202012Validator as Validator
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -82,3 +85,11 @@ def read_schema_text(name: str) -> str:
 def read_schema(name: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(read_schema_text(name))
     return document
+
+
+def conforms(document: object, validator: Validator) -> bool:
+    """Return True if a document conforms to the schema of a validator. Return False also if the check was not possible."""
+    try:
+        return validator.is_valid(document)
+    except UnicodeEncodeError:  # a surrogate, which an environment variable or JSON may contain
+        return False

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from epbuild.core.canonical import read_schema
+from epbuild.core.canonical import conforms, read_schema
 from epbuild.core.errors import Problem, suggest_nearest
 from epbuild.recipe.nodes import KeyPath, MappingNode, Node, ScalarNode, locate, render, to_plain
 from epbuild.recipe.problems import (
@@ -73,7 +73,7 @@ def validate(path: KeyPath, node: Node, *, unresolved: bool = False) -> list[Vio
 
 def _find_errors(node: Node, part: KeyPath) -> list[SchemaError]:
     document = to_plain(node)
-    return [] if _conforms(document, part) else list(_make_validator(part).iter_errors(document))
+    return [] if conforms(document, _make_fast_validator(part)) else list(_make_validator(part).iter_errors(document))
 
 
 @cache
@@ -83,14 +83,6 @@ def _make_validator(part: KeyPath) -> Any:
     from jsonschema import Draft202012Validator  # imported here because it is slow and needed only for invalid recipes
 
     return Draft202012Validator({**_inline_references(found, document["$defs"]), "$defs": document["$defs"]})
-
-
-def _conforms(document: object, part: KeyPath) -> bool:
-    """Return True if a part of a recipe conforms to the schema. Return False also if the check was not possible."""
-    try:
-        return _make_fast_validator(part).is_valid(document)
-    except UnicodeEncodeError:  # a surrogate, which an environment variable may contain
-        return False
 
 
 @cache

@@ -6,17 +6,20 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from epbuild.core.canonical import parse_json, read_schema
+from epbuild.core.canonical import conforms, parse_json, read_schema
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.digest import Blob
 from epbuild.core.records import convert
 from epbuild.core.safepath import BadReference, check_reference, open_regular
 from epbuild.plan.result import FallbackNode, ModelSignature
 from epbuild.plan.target import WEIGHTLESS_KEYS
+
+if TYPE_CHECKING:
+    from jsonschema_rs import Draft202012Validator as FastValidator
 
 _FORMAT = 1
 _MAX_BYTES = 64 << 20  # A manifest lists all fallback nodes, which can be thousands.
@@ -177,6 +180,8 @@ def _check_paths(places: Iterable[str]) -> None:
 
 
 def _check_schema(document: Mapping[str, Any]) -> None:
+    if conforms(document, _make_fast_validator()):
+        return
     for error in _make_validator().iter_errors(document):
         # Additional keys of newer releases and missing keys of older releases are harmless. An incompatible change would have
         # increased the format's number.
@@ -187,8 +192,17 @@ def _check_schema(document: Mapping[str, Any]) -> None:
 
 
 @cache
+def _make_fast_validator() -> FastValidator:
+    import jsonschema_rs  # Import it here, because few commands check a manifest.
+
+    return jsonschema_rs.Draft202012Validator(read_schema("manifest"))
+
+
+@cache
 def _make_validator() -> Any:
-    from jsonschema import Draft202012Validator  # Import it here, because few commands check a manifest.
+    from jsonschema import (
+        Draft202012Validator,
+    )  # Import it here, because it takes 0.1 s or more, and manifests are usually valid.
 
     return Draft202012Validator(read_schema("manifest"))
 
