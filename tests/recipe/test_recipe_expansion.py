@@ -48,6 +48,12 @@ def test_a_matrix_is_its_product_without_excluded_plus_included_rows(tmp_path: P
     assert target_names(tmp_path, matrix) == names
 
 
+def test_an_unknown_toolchain_of_many_rows_is_reported_once(tmp_path: Path) -> None:
+    matrix = f"    matrix: {{a: {list(range(60))}}}\n    toolchain: qmn"
+    text = MINIMAL.replace("    toolchain: qnn", matrix).replace("[npu]", "['npu-*']")
+    assert [problem.hint for problem in problems_of(tmp_path, text)] == ["Did you mean 'qnn'?"]
+
+
 def test_an_included_row_provides_values_for_the_texts_of_its_target(tmp_path: Path) -> None:
     matrix = "    matrix: {soc: [a], arch: [1], include: [{soc: b, arch: 2}]}\n"
     options = "    provider_options: {soc: '${matrix.soc}', arch: '${matrix.arch}'}\n"
