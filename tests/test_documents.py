@@ -55,6 +55,10 @@ def test_every_link_of_the_documents_has_a_target() -> None:
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 
 
+def test_every_page_ends_with_a_newline() -> None:
+    assert [page.name for page in (ROOT / "docs").rglob("*.md") if not page.read_bytes().endswith(b"\n")] == []
+
+
 @pytest.mark.parametrize("ep", known_eps())
 def test_every_ep_has_a_section_with_its_observed_behavior(ep: str) -> None:
     sections = _text("docs/guides/execution-providers.md").split("\n## ")
