@@ -102,17 +102,17 @@ Force = Annotated[bool, declare_option("--force", "-f", help="Overwrite an exist
 
 
 def declare_models(text: str) -> Any:
-    """Declare the option `--model` of commands that write recipes."""
+    """Declare the option `--model` of commands that write recipes. `text` is the first sentence of its help, without a period."""
     return declare_options("--model", "-m", metavar="PATH", help=f"{text}. Can be given several times.")
 
 
 def declare_targets(text: str) -> Any:
-    """Declare the option `--target` of commands that write recipes."""
+    """Declare the option `--target` of commands that write recipes. `text` is the first sentence of its help, without a period."""
     return declare_options("--target", "--soc", "-t", metavar="[NAME=]VALUE", help=f"{text}. Can be given several times.")
 
 
 def declare_sizes(text: str) -> Any:
-    """Declare the option `--size` of commands that write recipes."""
+    """Declare the option `--size` of commands that write recipes. `text` is the first sentence of its help, without a period."""
     return declare_options("--size", "-s", metavar="[MODEL:]INPUT=SIZES", help=f"{text}. Can be given several times.")
 
 

@@ -65,7 +65,7 @@ def _find_limits(kind: StarterKind, options: Mapping[str, str] | None = None) ->
 
 @cache
 def list_starter_kinds() -> Mapping[str, StarterKind]:
-    """Return the kinds that `init` can write a recipe for, by name."""
+    """Return each EP that `init` can write a recipe for, once per packaging, by its value of `--ep`."""
     found = {entry.start.name: StarterKind(entry, entry.start) for ep in known_eps() for entry in entries_for(ep) if entry.start}
     # Sort EPs that compile on any machine first, and then by name.
     return dict(sorted(found.items(), key=lambda item: (item[1].entry.output_depends_on_host, item[0])))
