@@ -205,7 +205,7 @@ def test_check_without_a_remote_cache_is_refused(machines: Machines, monkeypatch
     assert failure.value.problems[0].code == "EPB275"
 
 
-def test_push_and_check_end_when_cancelled(place: Place, machines: Machines) -> None:
+def test_push_ends_when_cancelled(place: Place, machines: Machines) -> None:
     first = built(machines)
     stop = threading.Event()
     stop.set()

@@ -85,7 +85,7 @@ PACKAGES = [number for number in OUTPUTS if base_recipe()["outputs"][number]["la
 IMAGES = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("archive") == "oci"]
 ZIPPED = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("archive") == "zip"]
 FEW = (*(PAIRS.index(pair) for pair in SAMPLE[:2]), *range(len(PAIRS) + 2, len(OUTPUTS)))
-"""Indices of a sample of the outputs: `SAMPLE`, without provenance and with provenance."""
+"""Indices of outputs with the pairs of `SAMPLE`: the first two without provenance, the others with provenance."""
 SQUEEZED = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("archive") == "tar.zst"]
 
 
