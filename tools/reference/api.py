@@ -15,14 +15,35 @@ from tools.reference.markdown import format_code, format_paragraph, format_table
 from tools.reference.report_schema import read_descriptions
 
 _INTRODUCTION = """\
-The functions and classes of `epbuild.api`. The guide [Python API](../guides/python-api.md) has examples, and lists the stable
-names. Python shells and notebooks show results of functions as short tables.
+The functions and classes of `epbuild.api`. The guide [Python API](../guides/python-api.md) has examples. Python shells and
+notebooks show results of functions as short tables.
 """
+
+_STABILITY = """\
+## Stability
+
+These names are stable:
+
+- all names in `epbuild.api`, and the parameters of its functions;
+- the fields `selection`, `jobs`, `keep_going`, `settings`, `memory`, `locked`, `retry`, `remote`,
+  `emits`, `compiles` and `shard` of `Request`;
+- all fields of `BuildResult`, `Problem` and `Finding`;
+- the fields of the events `RunStarted`, `StepStarted`, `StepOutput`, `StepFinished`, `StepFailed`,
+  `Warned` and `RunFinished`;
+- `steps()`, `up_to_date` and `orphans` of `Survey`;
+- `step.id`, `step.kind`, `state`, `reasons`, `key` and `outputs` of `StepStatus`.
+
+New fields have defaults. Ignore unknown events, because new kinds may be added. Everything else may
+change in any release.
+
+The package is typed (`py.typed`) and passes `mypy --strict`. `import epbuild.api` is fast: each
+function imports its dependencies when you call it."""
 
 
 def build_api_page() -> Iterator[str]:
     """Yield the sections of the page."""
     yield format_paragraph(_INTRODUCTION)
+    yield _STABILITY
     yield "## Functions"
     for name, function in list_functions().items():
         yield f"### {name}"
