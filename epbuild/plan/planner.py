@@ -448,7 +448,7 @@ class _Work(Struct, dict=True):
                     self.problems += find_data_name_problems(item.model.name, item.model, source.files.external)
                     prepared = replace(prepared, source=source.files).with_shapes(source.header)
                 self.preparations[ident] = replace(prepared, beginning=beginnings.get(item.model.origin.name, ()))
-        sharing: dict[str, list[Problem]] = {}  # by group, because all targets have the same warnings
+        sharing: dict[tuple[str, str], list[Problem]] = {}  # by group and set, because all targets have the same warnings
         with_sources = {
             id(member): _add_files(
                 replace(member, beginning=beginnings[member.model.origin.name]), found.get(member.model.origin.name)
@@ -475,9 +475,10 @@ class _Work(Struct, dict=True):
             self._check_sources(self.groups[ident], sources)
             self.problems += self._find_predicted_problems(self.groups[ident], found)
             if group.share and len(sources) == len(members):
-                if group.group not in sharing:
-                    sharing[group.group] = self._find_sharing_warnings(self.groups[ident], sources)
-                self.warnings += sharing[group.group]
+                weights = group.group, group.set_name
+                if weights not in sharing:
+                    sharing[weights] = self._find_sharing_warnings(self.groups[ident], sources)
+                self.warnings += sharing[weights]
 
         for emission in self.emissions.values():
             if emission.id in actions:

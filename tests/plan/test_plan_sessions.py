@@ -52,6 +52,13 @@ def test_each_sharing_set_is_one_process_with_one_binary(workshop: Path) -> None
     }
 
 
+def test_each_sharing_set_is_checked_for_common_weights(workshop: Path) -> None:
+    write_model(workshop / "models" / "decode_1.onnx", weights={"own": [4]}, value=1.0)
+    assert [warning.message.partition(":")[0] for warning in plan_of(workshop, TEXT).warnings] == [
+        f"the model '{name}' shares nothing" for name in ("prefill_1", "decode_1")
+    ]
+
+
 def test_an_uncompiled_model_is_emitted_under_its_own_name(workshop: Path) -> None:
     plan = plan_of(workshop, TEXT)
     assert Step("copy:decoder/phone/head", "copy", (), "copy:decoder/phone/head") in plan.steps
