@@ -246,7 +246,7 @@ class Session(Struct, kw_only=True):
             variables=self.variables.seen,
             lock="none" if not lock.exists else "doubted" if lock.warnings else "held",
             warnings=found.plan.warnings,
-            files=list_observed_files(self.recipe, self.toolchains, lock, found.plan, outputs, self.surveyor),
+            files=list_observed_files(self.recipe, self.toolchains, lock, found.plan, outputs, ends, self.surveyor),
             unchanged=self.unchanged.without(list_touched_files(found, outputs)),
             absent=(*self.toolchains.list_absent_files(), *(() if lock.exists else (lock.path,))),
             steps=[status._replace(key=ends[status.step.action].key) for status in found.steps()],

@@ -137,9 +137,13 @@ def list_observed_files(
     lock: HeldLock,
     plan: Plan,
     outputs: Mapping[str, OutputRecord],
+    ends: Mapping[str, ActionEnd],
     surveyor: Surveyor,
 ) -> dict[str, str]:
-    """Return all files and folders that a run read or emitted, with their SHA-256, or an empty string if it is unknown."""
+    """Return all files and folders that a run read or emitted, with their SHA-256, or an empty string if it is unknown.
+
+    The digests in the record of an output count only if the run checked or wrote the output. Otherwise, users may have changed its files.
+    """
     shared = [*map(Path, list_own_files()), *((lock.path,) if lock.exists else ())]
     shared += (recipe.directory / catalog.name for catalog in recipe.catalogs)
     read = {**dict.fromkeys(shared, ""), **toolchains.watched(), **dict.fromkeys(recipe.names, ""), **recipe.digests}
@@ -147,7 +151,8 @@ def list_observed_files(
     for action in plan.actions.values():
         files |= {name: surveyor.digests.seen.get(name, "") for name in map(str, action.files)}
         if isinstance(action, Emission) and (output := outputs.get(action.id)) is not None:
-            files |= _list_output_files(action, output)
+            emitted = _list_output_files(action, output)
+            files |= emitted if ends[action.id].is_current else dict.fromkeys(emitted, "")
     return files | dict.fromkeys(map(str, (*plan.folders, *plan.reports)), "")
 
 

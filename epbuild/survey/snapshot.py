@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Moment = tuple[int, int]
     """Time in nanoseconds by the clock of a file system, and the device of the file system."""
 
-FORMAT = 12
+FORMAT = 13
 
 # FAT has the coarsest timestamps. Two writes within two seconds can result in the same stat. The finest timestamps of FAT are multiples of
 # 10 ms. If a ctime is not a multiple of 10 ms, the file system's timestamps have the resolution of the kernel's clock, which ticks at least

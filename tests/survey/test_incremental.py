@@ -19,6 +19,7 @@ from epbuild.recipe.load import load
 from epbuild.session import snapshot
 from epbuild.session.session import open_session
 from epbuild.survey.snapshot import get_snapshot_path, list_snapshots, read, read_unchanged
+from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, source_model, tamper
 from tests.support.moments import at_each_call
 
@@ -198,6 +199,22 @@ def test_output_written_by_a_run_is_read_again_for_the_snapshot(built: Workshop)
     assert execute(["run", "-j1"]) == 0
     place = Path(str(get_snapshot_path("epbuild.yaml", (), ())))
     assert list(read(str(place)).find_doubted()) == []
+
+
+def test_changed_output_that_a_failed_run_left_is_found_later(built: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    model, output = built.folder / "decode.onnx", built.output() / "prefill_ctx.onnx"
+    source, emitted = model.read_bytes(), output.read_bytes()
+    tamper(output, bytes(len(emitted)))
+    model.write_bytes(source_model(7.0))
+    time.sleep(SETTLED_SECONDS)
+    built.run_worker = lambda *arguments, **options: Ending("exited", 1, (), ())
+    assert execute(["run", "-j1"]) == 1
+    model.write_bytes(source)
+    built.run_worker = built.worker
+    _, out, _ = answered(("plan", "--json"), capsys)
+    assert {step["id"]: step["state"] for step in json.loads(out)["steps"]}[EMIT_DECODER] == "restorable"
+    assert execute(["run", "-j1"]) == 0
+    assert output.read_bytes() == emitted
 
 
 @pytest.mark.parametrize("moment", [snapshot.find_last_outputs, snapshot.collect_ends, snapshot.list_observed_files])
