@@ -22,7 +22,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.compile.failure import make_compile_error, make_staging_error, translate_size_errors
-from epbuild.compile.max_sizes import raise_max_sizes
 from epbuild.compile.node_log import MARK, VERBOSE, NodeLog
 from epbuild.compile.node_names import check_known_nodes, prefix_nodes
 from epbuild.core.clone import copy_file
@@ -31,6 +30,7 @@ from epbuild.core.safepath import is_inside, is_regular, resolve_links
 from epbuild.engine.events import StepOutput, StepStarted
 from epbuild.onnxfile.edit.fix_sizes import fix_sizes
 from epbuild.onnxfile.edit.initializers import share_initializers
+from epbuild.onnxfile.edit.rewrite import raise_max_sizes
 from epbuild.onnxfile.read.epcontext import read_compatibility
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.sizes import apply_shapes

@@ -1,6 +1,6 @@
-"""Checks of the source models of a session group.
+"""Checks of the source models of a session group, and of their SHA-256.
 
-The checks run during planning if a model is available, or else before the compile.
+The checks of a group run during planning if a model is available, or else before the compile.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import os.path
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
-from epbuild.core.errors import Problem
+from epbuild.core.errors import PlanError, Problem
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.plan.known_patterns import describe_dynamic_nodes
-from epbuild.plan.member import Member
+from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.shapes import find_shape_problems, find_shape_warnings
 from epbuild.plan.sources import make_compiled_problem
-from epbuild.plan.steps import SessionGroup
+from epbuild.plan.steps import Plan, SessionGroup
 from epbuild.recipe.model import ModelSpec
 
 
@@ -111,3 +111,26 @@ def _find_unopenable(group: SessionGroup, headers: Mapping[str, ModelHeader]) ->
             )
             hint = "Remove the initializers from the graph's inputs, for example with ONNX Runtime's remove_initializer_from_input.py."
             yield Problem("EPB259", message, member.model.path_where, hint)
+
+
+def check_pins(plan: Plan, digests: Mapping[str, str]) -> None:
+    """Raise PlanError if a model differs from its pin in the recipe. `digests` maps all files to their SHA-256."""
+    problems = [
+        Problem("EPB207", message, model.path_where, "Restore the pinned file, or change the pin.")
+        for model, files in plan.sources()
+        if model.sha256 or model.data_sha256  # few models are pinned
+        for message in _find_broken_pins(model, files, digests)
+    ]
+    if problems:
+        raise PlanError(*problems)
+
+
+def _find_broken_pins(model: ModelSpec, files: ModelFiles, digests: Mapping[str, str]) -> Iterator[str]:
+    pins = {f"external data {location}": (files.external.get(location), pin) for location, pin in model.data_sha256.items()}
+    if model.sha256:
+        pins["graph"] = (files.graph, model.sha256)
+    for what, (path, pin) in pins.items():
+        if path is None:
+            yield f"the model '{model.name}' has no {what}, but the recipe pins it"
+        elif digests[str(path)] != pin.lower():
+            yield f"the {what} of the model '{model.name}' does not match the recipe's pin: its SHA-256 is {digests[str(path)]}"

@@ -21,7 +21,7 @@ from epbuild.core.digest import hash_file
 from epbuild.core.installer import UvListener
 from epbuild.plan.possible import find_obstacle
 from epbuild.plan.steps import Action, Emission, InTarget, Plan, ToolchainNeeds
-from epbuild.survey.platforms import list_possible_platforms
+from epbuild.survey.jobs import list_possible_platforms
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.fingerprint import NotProbed
 from epbuild.toolchain.identity import (

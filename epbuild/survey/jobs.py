@@ -11,10 +11,10 @@ from msgspec import Struct
 from epbuild.core.errors import Problem
 from epbuild.core.units import format_count
 from epbuild.plan.packing import make_bundles, pack, select_ids
-from epbuild.plan.steps import Action, Emission
-from epbuild.survey.platforms import list_possible_platforms
+from epbuild.plan.possible import find_obstacle
+from epbuild.plan.steps import Action, Emission, InTarget
 from epbuild.survey.status import Survey
-from epbuild.toolchain.platforms import get_own_platform
+from epbuild.toolchain.platforms import PYTHON_SYSTEMS, get_own_platform
 
 Label = str | tuple[str, ...]
 """Label of a runner, or all labels that a runner must have."""
@@ -96,3 +96,18 @@ def _make_warnings(waiting: Iterable[str]) -> Iterable[Problem]:
     if left:
         message = f"{format_count(len(left), 'step')} must wait for results from jobs on another platform: {left[0]}"
         yield Problem("EPB279", message + (", ..." if left[1:] else ""), None, "Plan again after these jobs have finished.")
+
+
+def list_possible_platforms(action: Action, here: str, system: str, others: Iterable[str]) -> tuple[str, ...]:
+    """Return the platforms on which an action can run, best first: `here`, then `others`.
+
+    `system` is the `sys.platform` of `here`. A platform is excluded if, according to the catalog, an EP of the target cannot compile
+    on it. `here` is also excluded if the recipe lists only other platforms for the toolchain.
+    """
+    others = tuple(other for other in others if other != here)
+    toolchain = action.runs_in.toolchain if action.runs_in is not None else None
+    is_meant = toolchain is None or not toolchain.platforms or here in toolchain.platforms or not others
+    systems = {**({here: system} if is_meant else {}), **{other: PYTHON_SYSTEMS[other] for other in others}}
+    return tuple(
+        name for name, of in systems.items() if not isinstance(action, InTarget) or find_obstacle(action.target, of) is None
+    )

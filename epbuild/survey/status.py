@@ -30,6 +30,7 @@ from epbuild.output.existing import OwnedFiles
 from epbuild.plan.key import KeyDocument, compute_action_key, describe_differences
 from epbuild.plan.made import Made, find_blobs
 from epbuild.plan.result import ActionResult, find_result
+from epbuild.plan.source_problems import check_pins
 from epbuild.plan.steps import Action, Emission, Plan, Step
 from epbuild.plan.verification import is_real_device_needed
 from epbuild.recipe.model import Recipe
@@ -37,7 +38,6 @@ from epbuild.survey.action_status import ActionStatus, StepState, Work, sort_int
 from epbuild.survey.disk import Folders, estimate_disk
 from epbuild.survey.orphans import PLACE, Orphan, Outputs
 from epbuild.survey.output_planner import OutputPlanner
-from epbuild.survey.pins import check_pins
 from epbuild.survey.remembered import Failures
 from epbuild.toolchain.identity import Identified
 

@@ -1,7 +1,7 @@
 """Copies of compiled models with changed node names, references or contexts.
 
 No function changes its `source`. Each function raises MalformedModel and OSError. If the destination exists, it raises
-FileExistsError and keeps that file. No partial copy is left.
+FileExistsError and keeps that file. No partial copy is left. Only `raise_max_sizes` replaces models.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
+from epbuild.core.atomic import new_file
 from epbuild.onnxfile.edit.splice import Splice, copy_bytes, splice
 from epbuild.onnxfile.read import proto
 from epbuild.onnxfile.read.epcontext import EPContextNode
-from epbuild.onnxfile.read.headers import parse_header
-from epbuild.onnxfile.read.wire import Field, WireReader, encode_bytes, encode_integer
+from epbuild.onnxfile.read.headers import parse_header, read_header
+from epbuild.onnxfile.read.wire import Field, MalformedModel, WireReader, encode_bytes, encode_integer
 
 PROTOBUF_LIMIT: Final = 2**31 - 1
 """Maximum size of a protobuf message. ONNX Runtime cannot read a larger model."""
@@ -153,3 +154,31 @@ def _set_attribute(wire: WireReader, node: EPContextNode, name: str, value: int 
     if not written:
         return [Splice(path, path[-1].end, path[-1].end, setting)]
     return [Splice(path, attribute.tag_at, attribute.end, setting) for attribute in written]
+
+
+def raise_max_sizes(models: Sequence[Path]) -> None:
+    """Set the `max_size` of each context binary to the largest of all nodes that refer to it.
+
+    An EP writes the size for the graphs compiled so far, so only the last model of a group has the size of the whole context.
+    ONNX Runtime's tool `ep_weight_sharing_ctx_gen` makes the same change. Missing or malformed models are skipped, because the
+    verifier reports them. Raises OSError.
+    """
+    read: dict[Path, dict[str, int]] = {}
+    for model in models:
+        try:
+            nodes = read_header(model).ep_context_nodes
+        except (MalformedModel, FileNotFoundError):
+            continue
+        read[model] = {}
+        for node in nodes:
+            if node.reference is not None:
+                read[model][node.reference] = max(node.max_size, read[model].get(node.reference, 0))
+    largest: dict[str, int] = {}
+    for sizes in read.values():
+        for reference, size in sizes.items():
+            largest[reference] = max(size, largest.get(reference, 0))
+    for model, sizes in read.items():
+        changes = {reference: largest[reference] for reference, size in sizes.items() if size != largest[reference]}
+        if changes:
+            with new_file(model, durable=False) as draft:  # in the staging directory, which is temporary
+                set_max_sizes(model, draft, changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from epbuild.compile.max_sizes import raise_max_sizes
+from epbuild.onnxfile.edit.rewrite import raise_max_sizes
 from epbuild.onnxfile.read.headers import read_header
 from tests.support.compiled_models import context_node, save
 
