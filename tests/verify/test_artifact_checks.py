@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,6 +60,14 @@ def test_a_complete_artifact_passes_every_check(folder: Path) -> None:
     found = findings(folder)
     assert {finding.outcome for finding in found} == {"passed"}
     assert tuple(dict.fromkeys(finding.check for finding in found)) == CHECKS
+
+
+def test_a_valid_manifest_does_not_load_the_explaining_validator(folder: Path) -> None:
+    code = (
+        "import sys, pathlib, epbuild.verify.manifest as m\n"
+        "assert m.read_manifest(pathlib.Path(sys.argv[1])).document\nassert 'jsonschema' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(folder / "manifest.json")], check=True)
 
 
 def test_a_source_in_another_spelling_passes_every_check(folder: Path) -> None:
