@@ -141,8 +141,8 @@ class _Work(Struct, dict=True):
     Thousands of targets may share a member."""
     sessions: dict[tuple[int, ...], tuple[Member, ...]] = field(default_factory=dict)
     """Members of each session, by their ids."""
-    checked: dict[tuple[int, ...], list[Problem]] = field(default_factory=dict)
-    """Warnings about source models, by the ids of the checked members' tuple and of the catalog entries of the EPs."""
+    checked: dict[tuple[object, ...], list[Problem]] = field(default_factory=dict)
+    """Warnings about source models, by everything on which they depend: the id of the checked members' tuple, and facts of the target."""
     folders: tuple[Path, ...] = ()
     """Folders in which a new file may match a pattern of a preparation or a pattern of input files."""
     reports: tuple[Path, ...] = ()
@@ -514,7 +514,8 @@ class _Work(Struct, dict=True):
 
     def _check_sources(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> None:
         """Check the members of a session group whose `sources` are known. Report a problem only once, even if several targets have it."""
-        known = (id(group.members), *[id(ep.entry) for ep in group.target.eps])
+        target = group.target
+        known = (id(group.members), target.weightless_key, *[(id(ep.entry), ep.device.type) for ep in target.eps])
         if known not in self.checked:
             self.checked[known] = self._find_source_warnings(group, sources)
         self.warnings += self.checked[known]

@@ -495,6 +495,13 @@ def test_a_weightless_model_needs_external_data(workshop: Path) -> None:
     assert found[0].message == "the model 'prefill' has no external data, but 'cpu' compiles weightless contexts"
 
 
+def test_a_weightless_row_of_a_matrix_is_checked_after_a_row_with_weights(workshop: Path) -> None:
+    rows = "    matrix: {weightless: [0, 1]}\n    session_options: {ep.enable_weightless: '${matrix.weightless}'}\n"
+    text = target(f"    ep: openvino\n    device: {{type: npu, virtual: true}}\n{rows}", PLUGIN)
+    sentence = "the model 'prefill' has no external data, but 'cpu-1' compiles weightless contexts"
+    assert sentence in [problem.message for problem in problems_of(workshop, text)]
+
+
 def test_renamed_onnxruntime_packages_have_the_keys_of_their_version(workshop: Path) -> None:
     text = target(TARGET + WEIGHTLESS)
     (problem,) = problems_of(workshop, text)
