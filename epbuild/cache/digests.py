@@ -93,7 +93,7 @@ class UnchangedFiles(Struct, frozen=True):
         return StatKey(*seen[1:]) if seen is not None else None
 
     def without(self, paths: Iterable[str]) -> UnchangedFiles:
-        """Return the unchanged files except `paths`."""
+        """Return a copy without the stats of `paths`."""
         left_out = set(paths)
         return UnchangedFiles({path: seen for path, seen in self.stats.items() if path not in left_out}, self.digests)
 
