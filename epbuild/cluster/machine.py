@@ -213,8 +213,8 @@ def _build_result(action: Action, document: Mapping[str, object], execution: Exe
     kind = get_action_type(action)
     kind.check(action)
     result: ActionResult = kind.run(action, document, execution)
-    for part in kind.missing_parts(action, result):
-        folder = execution.staging.with_name(part)
+    for number, part in enumerate(kind.missing_parts(action, result), 1):
+        folder = execution.staging.with_name(str(number))  # not `part`, because a model may be called `0` or `worker.log`
         folder.mkdir()
         inner = dataclasses.replace(execution.create_inner(folder), shown_log=f"{execution.shown_log}/{part}")
         result = kind.add_part(action, result, part, inner)
