@@ -410,7 +410,7 @@ class Surveyor:
         there: dict[str, str] = {}
         root = os.path.join(folder, "")  # noqa: PTH118 - called for tens of thousands of files
         for name, file in files.items():
-            path = f"{root}{name}"
+            path = f"{root}{name.replace('/', os.sep)}"
             if unchanged.digests.get(path) == file["digest"]:
                 continue
             size = _get_size(path)
