@@ -98,6 +98,7 @@ find_source_entry, name_source_ep = BUILT_IN.find_source_entry, BUILT_IN.name_so
 """Queries of the built-in catalog."""
 
 
+@cache
 def get_full_name(short: str) -> str | None:
     """Return ONNX Runtime's name of an EP, given its short name such as `qnn`. Return None if no EP has that short name.
 

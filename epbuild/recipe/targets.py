@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from epbuild.catalog.catalog import get_full_name
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.address import BadAddress
 from epbuild.recipe.fields import MappingReader
@@ -77,9 +78,10 @@ def _read_custom_ops(fields: MappingReader) -> tuple[Reference, ...]:
 
 
 def _read_ep(fields: MappingReader) -> EpChoice:
-    library = fields.path("library")
+    library, named = fields.path("library"), fields.reference("ep")
     return EpChoice(
-        ep=fields.reference("ep"),
+        # A template may have a short name as its value. All other short names have been written out.
+        ep=Reference(get_full_name(named.name) or named.name, named.where),
         device=_read_device(fields.mapping("device")) if "device" in fields.entries else _ANY_DEVICE,
         provider_options=fields.settings("provider_options"),
         library=Setting(library.name, library.where, fields.entries["library"].name_where) if library else None,

@@ -281,6 +281,17 @@ def test_without_its_catalog_file_the_ep_is_unknown(workshop: Path) -> None:
     assert codes_and_places([problem]) == [("EPB210", *mark)]
 
 
+def test_a_template_may_have_the_short_name_of_an_ep_as_its_value(workshop: Path) -> None:
+    named = TARGET.replace("OpenVINOExecutionProvider", "${vars.ep}")
+    (ep,) = planned(workshop, target(named, ("name: tiny\n", "name: tiny\nvars: {ep: openvino}\n"))).eps
+    assert ep.entry.ep == "OpenVINOExecutionProvider"
+
+
+def test_a_short_name_beside_an_unknown_ep_is_not_reported(workshop: Path) -> None:
+    text, (mark,) = places(target(f"    eps: [{{ep: {MARK}other}}, {{ep: cpu}}]\n"))
+    assert codes_and_places(problems_of(workshop, text)) == [("EPB210", *mark)]
+
+
 def test_an_ep_with_its_own_library_requires_no_package(workshop: Path) -> None:
     _, entries, _ = plan_of(workshop, contoso()).toolchains()["openvino"]
     assert entries == ()
