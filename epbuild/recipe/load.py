@@ -188,7 +188,7 @@ class _Assembler:
         """Resolve a definition like `_resolve_definition`. `pattern` has its templates, so that rows of a matrix find them only once."""
         problems: list[Problem] = []
         result = node if pattern is None else pattern.fill(names, problems)
-        if result is not node or id(node) not in self._judged:
+        if result is not node or problems or id(node) not in self._judged:
             violations = validate(path, result, unresolved=bool(problems))
             if result is not node and not violations and not problems:
                 return result, True
@@ -197,7 +197,7 @@ class _Assembler:
             left = None if problems or () in wrong else prune_paths(result, wrong)
             if left is None:
                 self._broken.add(path[:2])
-            if result is not node:
+            if result is not node or problems:
                 return left, not wrong
             # A definition without templates has one result for all names. Keep the node, so that no other node can have the same id.
             self._judged[id(node)] = node, left, not wrong

@@ -54,6 +54,12 @@ def test_an_unknown_toolchain_of_many_rows_is_reported_once(tmp_path: Path) -> N
     assert [problem.hint for problem in problems_of(tmp_path, text)] == ["Did you mean 'qnn'?"]
 
 
+def test_the_unknown_names_of_each_row_are_reported(tmp_path: Path) -> None:
+    matrix = "    matrix: {include: [{a: 1}, {b: 2}]}\n    toolchain: ${matrix.a}${matrix.b}"
+    found = problems_of(tmp_path, MINIMAL.replace("    toolchain: qnn", matrix).replace("[npu]", "['npu-*']"))
+    assert [problem.message.partition(" ")[0] for problem in found] == ["'${matrix.b}'", "'${matrix.a}'"]
+
+
 def test_an_included_row_provides_values_for_the_texts_of_its_target(tmp_path: Path) -> None:
     matrix = "    matrix: {soc: [a], arch: [1], include: [{soc: b, arch: 2}]}\n"
     options = "    provider_options: {soc: '${matrix.soc}', arch: '${matrix.arch}'}\n"
