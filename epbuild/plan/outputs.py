@@ -6,7 +6,6 @@ import os
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -39,8 +38,6 @@ BASE = "base"
 
 _MAX_PATH_BYTES = 3500
 """Maximum bytes of an output's absolute path. Files in the output and in its draft have longer paths, and Linux allows 4,095 bytes."""
-_MAX_CHARACTER_BYTES = 4
-"""Maximum bytes of a character in UTF-8."""
 _RESERVED = {
     MANIFEST: "the manifest",
     PROVENANCE: "the provenance",
@@ -393,12 +390,9 @@ def find_name_problems(paths: Iterable[str], where: Location, hint: str) -> Iter
 
 def find_overlong_paths(emissions: Mapping[str, Emission]) -> Iterator[Problem]:
     """Yield a problem for each output path and each provenance file name that is too long for file systems."""
-    longest = _MAX_PATH_BYTES // _MAX_CHARACTER_BYTES - len(str(Path.cwd())) - 1
     for emission in emissions.values():
         if emission.statement is not None and find_overlong_part(emission.statement.name) is not None:
             yield _make_length_problem(emission.statement.name, emission.where)
-        if len(str(emission.path)) <= longest:  # saves 0.03 s for 10,000 outputs
-            continue
         size = len(os.fsencode(os.path.abspath(emission.path)))  # noqa: PTH100 - this also removes `..`
         if size > _MAX_PATH_BYTES:
             message = f"the path of the output '{shorten_reference(emission.path.name)}' is too long: {size} bytes"

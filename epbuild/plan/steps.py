@@ -161,7 +161,7 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of all fields of the session group. It is the same in every process."""
+        """Digest of all fields of the session group. It may differ between processes if a field is a set of several items."""
         fields = [getattr(self, name) for name in self.__struct_fields__ if name != "target"]
         return hash_values((self.compiled, self.target.fingerprint, fields))
 
