@@ -202,6 +202,11 @@ def main(corpus: Path, work: Path, inputs: int, seed: int) -> None:
     for case in cases:  # every module is read in advance too
         if (inspect(case.folder), verify(case.folder)) != ("inspected", "passed"):
             crashes.append(f"{case.folder.name} does not pass as it is")
+        if MANIFEST in case.held:  # jsonschema is loaded when a manifest is invalid
+            invalid = {**json.loads(case.held[MANIFEST]), "files": None}
+            (case.folder / MANIFEST).write_text(json.dumps(invalid), encoding="utf-8")
+            verify(case.folder)
+            case.put_right([MANIFEST])
     for number in range(inputs):
         case = chance.choice(cases)
         spoilt = case.spoil(chance)
