@@ -27,7 +27,7 @@ def find_cache_root() -> str | None:
     """
     chosen = os.environ.get("EPBUILD_CACHE_DIR")
     if chosen:
-        return os.path.join(os.getcwd(), chosen)  # noqa: PTH109, PTH118
+        return chosen if os.path.isabs(chosen) else os.path.join(os.getcwd(), chosen)  # noqa: PTH109, PTH117, PTH118
     settings = find_settings_file()
     if settings is not None and not is_missing(settings):
         from epbuild.core.errors import StoreError

@@ -304,15 +304,7 @@ def open_session(
             workspace.sweep()
         configuration = Configuration.of(recipe.file, request.settings, variables.seen)
         counting = HashingEvents(progress).counting
-        surveyor = Surveyor(
-            workspace,
-            store,
-            open_action_records(store.root),
-            recipe,
-            configuration,
-            shared.results,
-            counting,
-        )
+        surveyor = Surveyor(workspace, store, open_action_records(store.root), recipe, configuration, shared.results, counting)
         deviations = lock.deviations(plan, found_here, surveyor.digests)
         if builds:
             _report(progress, deviations)

@@ -79,7 +79,8 @@ def find_unchanged_files(request: Request) -> UnchangedFiles:
         return NONE_UNCHANGED
     # A plan writes paths relative to the current folder if the path of the recipe is relative.
     named = os.path.join(request.recipe.parent, "").removeprefix(os.path.join(os.curdir, ""))  # noqa: PTH118
-    absolute = os.path.join(os.getcwd(), named)  # noqa: PTH109, PTH118
+    # With an absolute recipe, the current folder is not needed, and may have been deleted.
+    absolute = named if os.path.isabs(named) else os.path.join(os.getcwd(), named)  # noqa: PTH109, PTH117, PTH118
     stats, digests = {}, {}
     for seen, digest in unchanged:
         path = seen[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -189,6 +190,18 @@ def test_unchanged_files_are_known_by_the_paths_of_the_plan(built: Workshop) -> 
             str(recipe.parent / decode.name)
         }
         time.sleep(SETTLED_SECONDS)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a folder in use cannot be deleted")
+def test_a_deleted_working_folder_does_not_prevent_a_plan(
+    built: Workshop, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = built.folder / "epbuild.yaml"
+    gone = tmp_path_factory.mktemp("gone")
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with open_session(replace(built.request, recipe=recipe)) as session:
+        assert str(recipe) in session.unchanged.digests
 
 
 def test_output_written_by_a_run_is_read_again_for_the_snapshot(built: Workshop) -> None:
